@@ -1,0 +1,1 @@
+"""Tasks, measures, per-query scores and the report made from them."""

@@ -1,0 +1,1 @@
+"""The stages on Ray, tracking and registry, the command line. The only room that imports ray and mlflow."""

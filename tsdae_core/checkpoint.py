@@ -1,0 +1,87 @@
+"""Training state on disk: one safetensors file with a JSON header, written atomically, never unpickled.
+
+Owns the file format. The file holds every tensor of the model and of the optimizer; dropout needs no state
+because `step.seed_step` keys it. Knows nothing of what ``extra`` means.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import safe_open
+from safetensors.torch import save_file
+from torch import Tensor, nn
+
+FILE_NAME = "training_state.safetensors"
+_FORMAT = 1
+
+
+def save_training_state(
+    folder: str | Path,
+    model: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    *,
+    step: int,
+    extra: dict[str, Any],
+) -> None:
+    """Write the state after ``step`` finished steps; a kill at any moment leaves the previous file valid.
+
+    Args:
+        folder: made if missing; it holds one state, the latest.
+        model: unwrapped (the module inside DDP).
+        optimizer: of that model.
+        step: number of finished steps.
+        extra: anything JSON can hold (seed, schedule, data position, config).
+    """
+    folder = Path(folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    state = optimizer.state_dict()
+    tensors = {f"model.{name}": value for name, value in model.state_dict().items()}
+    for index, slots in state["state"].items():
+        tensors |= {f"optimizer.{index}.{slot}": value for slot, value in slots.items()}
+    header = {"format": _FORMAT, "step": step, "extra": extra, "param_groups": state["param_groups"]}
+    tensors = {name: value.detach().cpu().contiguous().clone() for name, value in tensors.items()}
+    temporary = folder / f".{FILE_NAME}.{os.getpid()}"
+    try:
+        save_file(tensors, temporary, metadata={"state": json.dumps(header, sort_keys=True)})
+        with temporary.open("rb") as written:
+            os.fsync(written.fileno())
+        temporary.replace(folder / FILE_NAME)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def load_training_state(
+    folder: str | Path, model: nn.Module, optimizer: torch.optim.Optimizer
+) -> tuple[int, dict[str, Any]]:
+    """Restore model and optimizer in place and return ``(step, extra)``.
+
+    Raises:
+        ValueError: if there is no state, or it belongs to another model.
+    """
+    path = Path(folder) / FILE_NAME
+    if not path.is_file():
+        raise ValueError(f"{path} does not exist; start the run from its beginning")
+    with safe_open(str(path), framework="pt") as file:
+        header = json.loads(file.metadata()["state"])
+        tensors: dict[str, Tensor] = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+    if header["format"] != _FORMAT:
+        raise ValueError(f"{path} has format {header['format']}, expected {_FORMAT}")
+    weights = {
+        name.removeprefix("model."): value for name, value in tensors.items() if name.startswith("model.")
+    }
+    try:
+        model.load_state_dict(weights)
+    except RuntimeError as error:
+        raise ValueError(f"{path} belongs to another model: {error}") from error
+    slots: dict[int, dict[str, Tensor]] = {}
+    for name, value in tensors.items():
+        if name.startswith("optimizer."):
+            _, index, slot = name.split(".", 2)
+            slots.setdefault(int(index), {})[slot] = value
+    optimizer.load_state_dict({"state": slots, "param_groups": header["param_groups"]})
+    return int(header["step"]), dict(header["extra"])

@@ -1,0 +1,122 @@
+"""The bottleneck decoder: the backbone called causally, with the sentence vector added in every layer.
+
+Follows section 3.1 of the TSDAE paper. There the decoder cross-attends to a single key, so its attention
+weight is 1 and the block equals ``LN(h + W_o(W_v s + b_v) + b_o)``; its query and key projections never
+matter. Owns those modules and both ways to run the decoder. Knows nothing of noise, pooling or losses.
+
+Shapes: B sentences, T packed tokens, D width, S width of the sentence vector, H heads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from tsdae_core.backbone import backbone_config, family_of, layers_of, run_padded
+from tsdae_core.packed import FusedProjections, PackedPlan, run_packed
+
+
+class BottleneckLayer(nn.Module):
+    """What cross-attention over one key amounts to in one layer."""
+
+    def __init__(self, backbone: nn.Module, vector_width: int) -> None:
+        super().__init__()
+        config = backbone_config(backbone)
+        width = int(config.hidden_size)
+        self.num_heads = int(config.num_attention_heads)
+        self.attention_dropout = _dropout(config, "attention_probs_dropout_prob", "attention_dropout")
+        self.value = nn.Linear(vector_width, width)
+        self.output = nn.Linear(width, width)
+        self.dropout = nn.Dropout(_dropout(config, "hidden_dropout_prob", "dropout"))
+        eps = float(getattr(config, "layer_norm_eps", 1e-12))
+        self.norm: nn.Module = (
+            nn.LayerNorm(width, eps=eps) if family_of(backbone).post_norm else nn.Identity()
+        )
+
+    def forward(self, hidden_TD: Tensor, vectors_BS: Tensor, row_T: Tensor) -> Tensor:
+        """Add sentence ``row_T[t]``'s vector to the state of token t; returns [T, D]."""
+        value_BD = self.value(vectors_BS)
+        if self.training and self.attention_dropout > 0:
+            # Dropout on an attention weight of 1 keeps or drops a whole head, per token.
+            shape = (row_T.shape[0], self.num_heads, 1)
+            kept_TH1 = F.dropout(hidden_TD.new_ones(shape), self.attention_dropout, training=True)
+            context = value_BD.index_select(0, row_T).view(*shape[:2], -1) * kept_TH1
+            added_TD = self.output(context.flatten(1))
+        else:
+            added_TD = self.output(value_BD).index_select(0, row_T)
+        out: Tensor = self.norm(hidden_TD + self.dropout(added_TD))
+        return out
+
+
+def build_bottleneck(backbone: nn.Module, *, vector_width: int, seed: int) -> nn.ModuleList:
+    """Make one `BottleneckLayer` per layer; the weights depend on ``seed`` alone."""
+    layers = nn.ModuleList(BottleneckLayer(backbone, vector_width) for _ in layers_of(backbone))
+    std = float(getattr(backbone_config(backbone), "initializer_range", 0.02))
+    generator = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for module in layers.modules():
+            if isinstance(module, nn.Linear):
+                module.weight.normal_(0.0, std, generator=generator)
+                module.bias.zero_()
+    return layers
+
+
+def decode_packed(
+    backbone: nn.Module,
+    bottleneck: nn.ModuleList,
+    vectors_BS: Tensor,
+    ids_T: Tensor,
+    plan: PackedPlan,
+    *,
+    fused: FusedProjections,
+) -> Tensor:
+    """Return decoder states [T, D] in packed order, ``ids_T`` being in packed order too."""
+
+    def add_vector(index: int, hidden_TD: Tensor) -> Tensor:
+        added: Tensor = bottleneck[index](hidden_TD, vectors_BS, plan.row_of_token)
+        return added
+
+    return run_packed(backbone, ids_T, plan, causal=True, fused=fused, add_vector=add_vector)
+
+
+def decode_padded(
+    backbone: nn.Module, bottleneck: nn.ModuleList, vectors_BS: Tensor, ids_T: Tensor, lengths_B: Tensor
+) -> Tensor:
+    """Return decoder states [T, D], through the backbone's own forward."""
+    with _vector_added(backbone, bottleneck, vectors_BS):
+        return run_padded(backbone, ids_T, lengths_B, causal=True)
+
+
+@contextmanager
+def _vector_added(backbone: nn.Module, bottleneck: nn.ModuleList, vectors_BS: Tensor) -> Iterator[None]:
+    """Hook every layer's attention block for the duration of one call."""
+    path = family_of(backbone).attention
+    handles = []
+    for layer, added in zip(layers_of(backbone), bottleneck, strict=True):
+
+        def hook(_module: nn.Module, _args: Any, output: Any, added: nn.Module = added) -> Any:
+            hidden_BLD: Tensor = output[0] if isinstance(output, tuple) else output
+            num_rows, length = hidden_BLD.shape[:2]
+            row = torch.arange(num_rows, device=hidden_BLD.device).repeat_interleave(length)
+            changed = added(hidden_BLD.flatten(0, 1), vectors_BS, row).view_as(hidden_BLD)
+            return (changed, *output[1:]) if isinstance(output, tuple) else changed
+
+        handles.append(layer.get_submodule(path).register_forward_hook(hook))
+    try:
+        yield
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+def _dropout(config: Any, *names: str) -> float:
+    for name in names:
+        value = getattr(config, name, None)
+        if isinstance(value, (int, float)):
+            return float(value)
+    return 0.0

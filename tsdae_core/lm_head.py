@@ -1,0 +1,158 @@
+"""The language-model head: the checkpoint's own pretrained one where it exists, tied to the embeddings.
+
+Owns the head's parameters, where each family of checkpoints keeps them, and the loss over real targets.
+The output matrix is the backbone's token embedding, passed in at every call, so it is never copied.
+
+Shapes: T targets, D width, E embedding width, V vocabulary.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers import AutoConfig, AutoModelForMaskedLM
+from transformers.activations import ACT2FN
+from transformers.models.auto.modeling_auto import MODEL_FOR_MASKED_LM_MAPPING_NAMES
+
+from tsdae_core.backbone import backbone_config, word_embeddings
+from tsdae_core.lm_loss import linear_cross_entropy_sum
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class HeadNames:
+    """Where a family's MaskedLM class keeps its head, and its activation (None: the one in the config)."""
+
+    dense: str
+    norm: str
+    bias: str
+    activation: str | None = None
+
+
+_BERT_HEAD = HeadNames(
+    "cls.predictions.transform.dense", "cls.predictions.transform.LayerNorm", "cls.predictions.bias"
+)
+_ROBERTA_HEAD = HeadNames("lm_head.dense", "lm_head.layer_norm", "lm_head.bias", "gelu")
+
+HEAD_NAMES: dict[str, HeadNames] = {
+    "bert": _BERT_HEAD,
+    "ernie": _BERT_HEAD,
+    "roberta": _ROBERTA_HEAD,
+    "xlm-roberta": _ROBERTA_HEAD,
+    "camembert": _ROBERTA_HEAD,
+    "data2vec-text": _ROBERTA_HEAD,
+    "mpnet": _ROBERTA_HEAD,
+    "distilbert": HeadNames("vocab_transform", "vocab_layer_norm", "vocab_projector.bias"),
+    "electra": HeadNames(
+        "generator_predictions.dense", "generator_predictions.LayerNorm", "generator_lm_head.bias", "gelu"
+    ),
+}
+
+
+class LmHead(nn.Module):
+    """Dense, activation, LayerNorm, and a bias per vocabulary entry."""
+
+    def __init__(
+        self, width: int, embedding_width: int, vocab_size: int, *, activation: str, norm_eps: float
+    ) -> None:
+        super().__init__()
+        self.dense = nn.Linear(width, embedding_width)
+        self.activation = ACT2FN[activation]
+        self.norm = nn.LayerNorm(embedding_width, eps=norm_eps)
+        self.bias = nn.Parameter(torch.zeros(vocab_size))
+
+    @classmethod
+    def for_backbone(cls, backbone: nn.Module, *, seed: int) -> LmHead:
+        """Make a fresh head that fits the backbone; its weights depend on ``seed`` alone."""
+        config = backbone_config(backbone)
+        table = word_embeddings(backbone)
+        names = HEAD_NAMES.get(str(config.model_type))
+        activation = names.activation if names is not None else None
+        head = cls(
+            int(config.hidden_size),
+            table.embedding_dim,
+            table.num_embeddings,
+            activation=activation or _config_activation(config),
+            norm_eps=float(getattr(config, "layer_norm_eps", 1e-12)),
+        )
+        generator = torch.Generator().manual_seed(seed)
+        with torch.no_grad():
+            head.dense.weight.normal_(
+                0.0, float(getattr(config, "initializer_range", 0.02)), generator=generator
+            )
+            head.dense.bias.zero_()
+        return head
+
+    def forward(self, hidden_TD: Tensor) -> Tensor:
+        """Return the states that meet the output matrix, [T, E]."""
+        states: Tensor = self.norm(self.activation(self.dense(hidden_TD)))
+        return states
+
+    def loss_sum(self, hidden_TD: Tensor, targets_T: Tensor, *, embeddings_VE: Tensor) -> Tensor:
+        """Return the cross-entropy summed over T targets (int64 ids), a scalar; logits are never kept."""
+        return linear_cross_entropy_sum(self(hidden_TD), embeddings_VE, self.bias, targets_T)
+
+
+def load_pretrained(path: str) -> tuple[nn.Module, LmHead | None]:
+    """Load a backbone in fp32 without pooler, and its pretrained LM head or None.
+
+    Args:
+        path: a folder with config.json and weights.
+
+    Raises:
+        OSError: from transformers, if the folder holds no model.
+    """
+    config = AutoConfig.from_pretrained(path)
+    names = HEAD_NAMES.get(str(config.model_type))
+    if names is None:
+        raise ValueError(
+            f"backbone type {config.model_type!r} in {path} is not supported; "
+            f"choose one of {', '.join(HEAD_NAMES)}"
+        )
+    model, info = AutoModelForMaskedLM.from_pretrained(path, dtype=torch.float32, output_loading_info=True)
+    backbone: nn.Module = model.base_model
+    lost = [key for key in info["missing_keys"] if key.startswith(f"{model.base_model_prefix}.")]
+    if lost:
+        raise ValueError(
+            f"{path} lacks backbone weights, for instance {sorted(lost)[0]}; is the checkpoint complete?"
+        )
+    if f"{names.dense}.weight" in info["missing_keys"]:
+        logger.info("%s has no language-model head; training starts a fresh one", path)
+        return backbone, None
+    head = LmHead.for_backbone(backbone, seed=0)
+    with torch.no_grad():
+        head.dense.load_state_dict(model.get_submodule(names.dense).state_dict())
+        head.norm.load_state_dict(model.get_submodule(names.norm).state_dict())
+        head.bias.copy_(model.state_dict()[names.bias])
+    return backbone, head
+
+
+def masked_lm_state(backbone: nn.Module, head: LmHead | None) -> tuple[dict[str, Tensor], str]:
+    """Return the weights under the names of the family's own class, and that class name.
+
+    With a head these are the names of its MaskedLM class, otherwise those of the bare backbone.
+    """
+    config = backbone_config(backbone)
+    state: dict[str, Tensor] = dict(backbone.state_dict())
+    if head is None:
+        return state, type(backbone).__name__
+    names = HEAD_NAMES[str(config.model_type)]
+    prefix = str(backbone.base_model_prefix)
+    state = {f"{prefix}.{name}": value for name, value in state.items()}
+    for part, name in ((head.dense, names.dense), (head.norm, names.norm)):
+        state |= {f"{name}.{key}": value for key, value in part.state_dict().items()}
+    state[names.bias] = head.bias.detach()
+    return state, str(MODEL_FOR_MASKED_LM_MAPPING_NAMES[config.model_type])
+
+
+def _config_activation(config: Any) -> str:
+    for name in ("hidden_act", "activation", "hidden_activation"):
+        value = getattr(config, name, None)
+        if isinstance(value, str):
+            return value
+    return "gelu"

@@ -1,0 +1,68 @@
+"""What an objective is, and the table of those that exist.
+
+An objective makes batches in CPU tasks (numpy only) and builds the module that turns a batch into a summed
+loss. A new one is a file like tsdae.py and an entry in the table below.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Protocol
+
+from torch import nn
+from transformers import PreTrainedTokenizerFast
+
+from tsdae_core.batch import Batch
+from tsdae_core.encoder import SentenceEncoder
+from tsdae_core.mlm import MlmConfig, MlmObjective
+from tsdae_core.ragged import Int64s
+from tsdae_core.tokens import TokenizedTexts
+from tsdae_core.tsdae import TsdaeConfig, TsdaeObjective
+
+ObjectiveConfig = TsdaeConfig | MlmConfig
+
+
+class Objective(Protocol):
+    """A way to train an encoder. Picklable; holds no torch model."""
+
+    name: str
+
+    def make_batch(self, tokens: TokenizedTexts, row_ids: Int64s, *, seed: int, epoch: int) -> Batch:
+        """Return flat arrays for B texts, a function of (texts, row ids, seed, epoch) alone."""
+        ...
+
+    def num_targets(self, batch: Batch) -> int:
+        """Return the number of target tokens of a batch, without a forward pass."""
+        ...
+
+    def build_model(self, encoder: SentenceEncoder, *, seed: int) -> nn.Module:
+        """Return a module with every trainable tensor, whose ``forward(batch)`` returns `LossSums`."""
+        ...
+
+
+def build_objective(
+    name: str, *, tokenizer: PreTrainedTokenizerFast, config: ObjectiveConfig | None = None
+) -> Objective:
+    """Return the named objective, taking from the tokenizer what its batches need.
+
+    Args:
+        name: a key of the table.
+        tokenizer: the encoder's tokenizer; it is not kept.
+        config: of the objective's own class, or None for its defaults.
+
+    Raises:
+        ValueError: for an unknown name or a config of another objective.
+    """
+    if name not in _OBJECTIVES:
+        raise ValueError(f"objective {name!r} is unknown; choose one of {', '.join(_OBJECTIVES)}")
+    build, config_class = _OBJECTIVES[name]
+    config = config_class() if config is None else config
+    if not isinstance(config, config_class):
+        raise ValueError(f"objective {name!r} needs a {config_class.__name__}, got {type(config).__name__}")
+    return build(tokenizer, config)
+
+
+_OBJECTIVES: dict[str, tuple[Callable[[PreTrainedTokenizerFast, Any], Objective], type[Any]]] = {
+    "tsdae": (TsdaeObjective, TsdaeConfig),
+    "mlm": (MlmObjective, MlmConfig),
+}

@@ -1,0 +1,225 @@
+"""The packed way to run a BERT-shaped backbone: no padding outside attention, fused projections.
+
+Owns the layout of packed sentences and the layer arithmetic; the weights stay in the Hugging Face modules.
+Equal to `backbone.run_padded` up to rounding. Knows nothing of pooling, losses or where the vector that a
+decoder adds comes from.
+
+Shapes: B sentences, T packed tokens, D width, H heads, n sentences of a length group, L its padded length.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from tsdae_core.backbone import backbone_config, first_position, layers_of
+from tsdae_core.ragged import Int64s, expand_spans, offsets_of
+
+_MAX_GROUPS = 8
+_SENTENCES_PER_GROUP = 8
+
+
+@dataclass(frozen=True)
+class _Group:
+    """A run of sentences of similar length: how to pad its tokens for attention and how to go back."""
+
+    num_tokens: int
+    num_sentences: int
+    padded_length: int
+    padded_from: Tensor | None
+    real_at: Tensor | None
+    key_mask: Tensor | None
+
+
+@dataclass(frozen=True)
+class PackedPlan:
+    """Where each token of a packed batch is; sentences are sorted by length.
+
+    Attributes:
+        order: int64[B], packed sentence i is sentence ``order[i]`` of the caller.
+        restore: int64[B] tensor, the inverse.
+        token_order: int64[T], which token of the caller is at each packed place.
+        first: int64[B] tensor, the place of each packed sentence's first token.
+        positions: int64[T] tensor, 0-based position in the sentence.
+        row_of_token: int64[T] tensor, the caller's sentence of each packed token.
+    """
+
+    order: Int64s
+    restore: Tensor
+    token_order: Int64s
+    first: Tensor
+    positions: Tensor
+    row_of_token: Tensor
+    groups: tuple[_Group, ...]
+
+
+def plan_packing(lengths: Int64s, *, device: torch.device) -> PackedPlan:
+    """Lay out sentences of the given positive lengths, int64[B]."""
+    order = np.argsort(lengths, kind="stable").astype(np.int64)
+    sorted_lengths = lengths[order]
+    offsets = offsets_of(sorted_lengths)
+    restore = np.empty_like(order)
+    restore[order] = np.arange(order.shape[0])
+    positions = expand_spans(np.zeros_like(sorted_lengths), sorted_lengths)
+
+    def put(values: Int64s) -> Tensor:
+        return torch.from_numpy(values).to(device)
+
+    num_groups = int(np.clip(lengths.shape[0] // _SENTENCES_PER_GROUP, 1, _MAX_GROUPS))
+    parts = np.array_split(sorted_lengths, num_groups)
+    return PackedPlan(
+        order=order,
+        restore=put(restore),
+        token_order=expand_spans(offsets_of(lengths)[:-1][order], sorted_lengths),
+        first=put(offsets[:-1].copy()),
+        positions=put(positions),
+        row_of_token=put(np.repeat(order, sorted_lengths)),
+        groups=tuple(_plan_group(part, device) for part in parts if part.shape[0]),
+    )
+
+
+def _plan_group(lengths: Int64s, device: torch.device) -> _Group:
+    num, longest, total = lengths.shape[0], int(lengths[-1]), int(lengths.sum())
+    if num * longest == total:
+        return _Group(total, num, longest, None, None, None)
+    real_at = expand_spans(np.arange(num, dtype=np.int64) * longest, lengths)
+    padded_from = np.zeros(num * longest, dtype=np.int64)
+    padded_from[real_at] = np.arange(total, dtype=np.int64)
+    key_mask = np.arange(longest) < lengths[:, None]
+    return _Group(
+        total,
+        num,
+        longest,
+        torch.from_numpy(padded_from).to(device),
+        torch.from_numpy(real_at).to(device),
+        torch.from_numpy(key_mask).to(device)[:, None, None, :],
+    )
+
+
+class _Move(torch.autograd.Function):
+    """Gather rows; the gradient is a gather too, because no real row is used twice."""
+
+    @staticmethod
+    def forward(ctx: Any, rows: Tensor, gather: Tensor, back: Tensor, pads_out: bool) -> Tensor:
+        ctx.save_for_backward(back)
+        ctx.pads_out = pads_out
+        ctx.gather = gather
+        ctx.num_rows = rows.shape[0]
+        return rows.index_select(0, gather)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, None, None]:
+        (back,) = ctx.saved_tensors
+        if ctx.pads_out:
+            return grads[0].index_select(0, back), None, None, None
+        full = grads[0].new_zeros(ctx.num_rows, grads[0].shape[1])
+        full.index_copy_(0, ctx.gather, grads[0])
+        return full, None, None, None
+
+
+def _pad(rows: Tensor, group: _Group) -> Tensor:
+    if group.padded_from is None:
+        return rows
+    moved: Tensor = _Move.apply(rows, group.padded_from, group.real_at, True)  # type: ignore[no-untyped-call]
+    return moved
+
+
+def _unpad(rows: Tensor, group: _Group) -> Tensor:
+    if group.real_at is None:
+        return rows
+    moved: Tensor = _Move.apply(rows, group.real_at, group.padded_from, False)  # type: ignore[no-untyped-call]
+    return moved
+
+
+@dataclass(frozen=True)
+class FusedProjections:
+    """Query, key and value weights of every layer side by side; made once per step, shared by both passes."""
+
+    weights: tuple[Tensor, ...]
+    biases: tuple[Tensor, ...]
+
+
+def fuse_projections(backbone: nn.Module) -> FusedProjections:
+    """Concatenate the three projections of each layer: weights [3D, D], biases [3D]."""
+    weights, biases = [], []
+    for layer in layers_of(backbone):
+        parts = [layer.get_submodule(f"attention.self.{name}") for name in ("query", "key", "value")]
+        weights.append(torch.cat([_tensor(part.weight) for part in parts]))
+        biases.append(torch.cat([_tensor(part.bias) for part in parts]))
+    return FusedProjections(tuple(weights), tuple(biases))
+
+
+AddVector = Callable[[int, Tensor], Tensor]
+
+
+def run_packed(
+    backbone: nn.Module,
+    ids_T: Tensor,
+    plan: PackedPlan,
+    *,
+    causal: bool,
+    fused: FusedProjections,
+    add_vector: AddVector | None = None,
+    keep: Tensor | None = None,
+) -> Tensor:
+    """Return the last hidden states [T, D] in packed order.
+
+    Args:
+        backbone: of a family with ``packed=True``.
+        ids_T: int64 ids in packed order.
+        plan: the layout.
+        causal: hide later tokens of the same sentence.
+        fused: from `fuse_projections` on the same weights.
+        add_vector: called as ``add_vector(layer_index, hidden_TD)`` after each self-attention block.
+        keep: int64 packed places; the last layer finishes only these, and only they are returned.
+    """
+    positions = plan.positions + first_position(backbone)
+    embed = backbone.get_submodule("embeddings")
+    hidden_TD: Tensor = embed(input_ids=ids_T[None], position_ids=positions[None])[0]
+    project = getattr(backbone, "embeddings_project", None)
+    if project is not None:
+        hidden_TD = project(hidden_TD)
+    layers = layers_of(backbone)
+    for index, layer in enumerate(layers):
+        qkv_TE = F.linear(hidden_TD, fused.weights[index], fused.biases[index])
+        context_TD = _attend(qkv_TE, plan, layer, causal=causal)
+        if keep is not None and index == len(layers) - 1:
+            context_TD, hidden_TD = context_TD.index_select(0, keep), hidden_TD.index_select(0, keep)
+        hidden_TD = layer.get_submodule("attention.output")(context_TD, hidden_TD)
+        if add_vector is not None:
+            hidden_TD = add_vector(index, hidden_TD)
+        inner = layer.get_submodule("intermediate")(hidden_TD)
+        hidden_TD = layer.get_submodule("output")(inner, hidden_TD)
+    return hidden_TD
+
+
+def _attend(qkv_TE: Tensor, plan: PackedPlan, layer: nn.Module, *, causal: bool) -> Tensor:
+    attention = layer.get_submodule("attention.self")
+    num_heads = int(backbone_config(attention).num_attention_heads)
+    dropout = attention.get_submodule("dropout")
+    assert isinstance(dropout, nn.Dropout)
+    dropout_prob = dropout.p if attention.training else 0.0
+    width = qkv_TE.shape[1] // 3
+    pieces = torch.split(qkv_TE, [group.num_tokens for group in plan.groups])
+    contexts = []
+    for piece, group in zip(pieces, plan.groups, strict=True):
+        shape = (group.num_sentences, group.padded_length, 3, num_heads, width // num_heads)
+        query, key, value = _pad(piece, group).view(shape).permute(2, 0, 3, 1, 4).unbind(0)
+        # Right padding and a causal mask: a real query never reaches a padded key.
+        mask = None if causal else group.key_mask
+        context = F.scaled_dot_product_attention(
+            query, key, value, attn_mask=mask, dropout_p=dropout_prob, is_causal=causal
+        )
+        contexts.append(_unpad(context.transpose(1, 2).reshape(-1, width), group))
+    return torch.cat(contexts) if len(contexts) > 1 else contexts[0]
+
+
+def _tensor(value: Tensor | nn.Module) -> Tensor:
+    assert isinstance(value, Tensor)
+    return value

@@ -1,0 +1,92 @@
+"""One training step, the same for every objective and any number of workers.
+
+Owns how losses are normalised: by the number of target tokens of the GLOBAL batch, so that micro-batches and
+ranks weigh by their tokens. Knows nothing of data loading, schedules or checkpoints.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+
+import torch
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+from tsdae_core.batch import Batch, LossSums
+from tsdae_core.hashing import fold_key
+from tsdae_core.optim import clip_gradients
+
+
+@dataclass(frozen=True)
+class StepStats:
+    """What a step measured on this rank.
+
+    Attributes:
+        loss_sum: summed loss of this rank's targets.
+        num_targets: their number.
+        grad_norm: norm of the global gradient before clipping, equal on all ranks.
+    """
+
+    loss_sum: float
+    num_targets: int
+    grad_norm: float
+
+    @property
+    def loss(self) -> float:
+        """Mean loss per target token of this rank, in nats."""
+        return self.loss_sum / max(1, self.num_targets)
+
+
+def seed_step(seed: int, step: int, rank: int) -> None:
+    """Key torch's generators by (seed, step, rank), so that a resumed run needs no stored dropout state."""
+    torch.manual_seed(fold_key("step", seed, step, rank) >> 1)
+
+
+def training_step(
+    model: nn.Module,
+    microbatches: Batch | Sequence[Batch],
+    optimizer: torch.optim.Optimizer,
+    *,
+    global_num_targets: int,
+    world_size: int = 1,
+    max_grad_norm: float,
+) -> StepStats:
+    """Accumulate the gradient of this rank's micro-batches, clip it and step the optimizer.
+
+    Each summed loss is scaled by ``world_size / global_num_targets``: DDP averages over ranks, so the
+    gradient is the one a single process would get for the whole global batch.
+
+    Args:
+        model: in train mode; a DDP wrapper reduces gradients on the last micro-batch only.
+        microbatches: one batch or several.
+        optimizer: its learning rate already set.
+        global_num_targets: target tokens of this step over all ranks and micro-batches.
+        world_size: number of ranks.
+        max_grad_norm: see `clip_gradients`.
+
+    Raises:
+        ValueError: if there is nothing to train on, or the gradient is not finite.
+    """
+    parts: Sequence[Batch] = [microbatches] if isinstance(microbatches, dict) else microbatches
+    if global_num_targets < 1 or not parts:
+        raise ValueError("a training step needs at least one micro-batch and one target token")
+    optimizer.zero_grad(set_to_none=True)
+    loss_sum, num_targets = 0.0, 0
+    for index, batch in enumerate(parts):
+        with _reduction(model, is_last=index == len(parts) - 1):
+            sums: LossSums = model(batch)
+            (sums.loss_sum * (world_size / global_num_targets)).backward()  # type: ignore[no-untyped-call]
+        loss_sum += float(sums.loss_sum.detach())
+        num_targets += int(sums.num_targets)
+    grad_norm = clip_gradients(model.parameters(), max_norm=max_grad_norm)
+    optimizer.step()
+    return StepStats(loss_sum, num_targets, grad_norm)
+
+
+def _reduction(model: nn.Module, *, is_last: bool) -> AbstractContextManager[None]:
+    if isinstance(model, DistributedDataParallel) and not is_last:
+        context: AbstractContextManager[None] = model.no_sync()
+        return context
+    return nullcontext()

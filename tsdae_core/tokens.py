@@ -1,0 +1,173 @@
+"""Texts as token ids with word boundaries, made once so that noise can work in id space.
+
+Owns tokenising without special tokens, where words start, and the special tokens that frame a sentence.
+Knows nothing of noise, batches or models. Word units are the tokenizer's own (no external word splitter);
+text in scripts written without spaces falls back to pieces, because there a "word" of the tokenizer can be
+the whole sentence.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import chain
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from transformers import PreTrainedTokenizerFast
+
+from tsdae_core.ragged import Ragged, expand_spans
+
+# Thai, Lao, Myanmar, Khmer, kana, Han (with extensions and compatibility forms), half-width kana.
+_SPACELESS = re.compile(
+    "[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u19e0-\u19ff\u3005-\u3007\u3040-\u30ff\u31f0-\u31ff"
+    "\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\uff66-\uff9f\U00020000-\U0003ffff]"
+)
+_PROBE = "a"
+
+
+@dataclass(frozen=True)
+class TokenizedTexts:
+    """B tokenized texts without special tokens.
+
+    Attributes:
+        ids: int32 token ids, one row per text; an empty text is an empty row.
+        word_starts: bool[T], True where a token begins a word; every non-empty row begins with True.
+    """
+
+    ids: Ragged
+    word_starts: NDArray[np.bool_]
+
+    def __post_init__(self) -> None:
+        starts = np.asarray(self.word_starts, dtype=np.bool_)
+        if starts.shape != self.ids.values.shape:
+            raise ValueError(f"{starts.shape[0]} word starts for {self.ids.values.shape[0]} tokens")
+        first = self.ids.offsets[:-1][self.ids.lengths > 0]
+        if not starts[first].all():
+            starts = starts.copy()
+            starts[first] = True
+        object.__setattr__(self, "word_starts", starts)
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    def take(self, rows: NDArray[np.integer[Any]] | Sequence[int]) -> TokenizedTexts:
+        """Return the given rows, in the given order."""
+        rows = np.asarray(rows, dtype=np.int64)
+        index = expand_spans(self.ids.offsets[:-1][rows], self.ids.lengths[rows])
+        return TokenizedTexts(Ragged(self.ids.values[index], self.ids.lengths[rows]), self.word_starts[index])
+
+
+@dataclass(frozen=True)
+class SpecialFrame:
+    """The special token ids put before and after one sentence, for instance ([CLS],) and ([SEP],)."""
+
+    prefix: tuple[int, ...]
+    suffix: tuple[int, ...]
+
+    def __len__(self) -> int:
+        return len(self.prefix) + len(self.suffix)
+
+    def wrap(self, ids: Ragged) -> Ragged:
+        """Return int32 rows ``prefix + row + suffix``."""
+        lengths = ids.lengths + len(self)
+        framed = np.empty(int(lengths.sum()), dtype=np.int32)
+        starts = np.cumsum(lengths) - lengths
+        for shift, special in enumerate(self.prefix):
+            framed[starts + shift] = special
+        for shift, special in enumerate(self.suffix):
+            framed[starts + len(self.prefix) + ids.lengths + shift] = special
+        framed[expand_spans(starts + len(self.prefix), ids.lengths)] = ids.values
+        return Ragged(framed, lengths)
+
+
+def special_frame(tokenizer: PreTrainedTokenizerFast) -> SpecialFrame:
+    """Find what the tokenizer puts around one sentence, by encoding a probe with and without it.
+
+    Raises:
+        ValueError: if the framed probe does not contain the bare one.
+    """
+    with _bare(tokenizer) as backend:
+        framed = list(backend.encode(_PROBE, add_special_tokens=True).ids)
+        bare = list(backend.encode(_PROBE, add_special_tokens=False).ids)
+    for start in range(len(framed) - len(bare) + 1):
+        if framed[start : start + len(bare)] == bare:
+            return SpecialFrame(tuple(framed[:start]), tuple(framed[start + len(bare) :]))
+    raise ValueError(
+        f"this tokenizer rewrites a sentence when it adds special tokens ({bare} became {framed}); "
+        "TSDAE needs one that only adds tokens before and after it"
+    )
+
+
+def tokenize_texts(
+    texts: Sequence[str], tokenizer: PreTrainedTokenizerFast, *, max_tokens: int
+) -> TokenizedTexts:
+    """Tokenize every text once, without special tokens.
+
+    Args:
+        texts: B strings; empty ones are allowed and give empty rows.
+        tokenizer: a fast tokenizer; truncation and padding stored in its tokenizer.json are not applied.
+        max_tokens: cap on the tokens of a sentence, its special tokens included.
+
+    Raises:
+        ValueError: if the tokenizer is not a fast one, or nothing fits beside the special tokens.
+    """
+    room = max_tokens - len(special_frame(tokenizer))
+    if room < 1:
+        raise ValueError(
+            f"max_tokens={max_tokens} leaves no room for text beside the special tokens; raise it"
+        )
+    with _bare(tokenizer) as backend:
+        encodings = backend.encode_batch(list(texts), add_special_tokens=False)
+    rows = [encoding.ids[:room] for encoding in encodings]
+    ids = Ragged(
+        np.fromiter(chain.from_iterable(rows), dtype=np.int32),
+        np.fromiter(map(len, rows), dtype=np.int64, count=len(rows)),
+    )
+    words = chain.from_iterable(encoding.word_ids[:room] for encoding in encodings)
+    word_of_token = np.array([-1 if word is None else word for word in words], dtype=np.int64)
+    starts = np.ones(word_of_token.shape[0], dtype=np.bool_)
+    starts[1:] = (word_of_token[1:] != word_of_token[:-1]) | (word_of_token[1:] < 0)
+    starts[ids.offsets[:-1][ids.lengths > 0]] = True
+    for row, text in enumerate(texts):
+        if _SPACELESS.search(text):
+            begin, end = ids.offsets[row], ids.offsets[row + 1]
+            starts[begin:end] |= _piece_starts(text, encodings[row].offsets[:room])
+    return TokenizedTexts(ids, starts)
+
+
+def _piece_starts(text: str, spans: Sequence[tuple[int, int]]) -> NDArray[np.bool_]:
+    """Mark pieces that touch a script without spaces; pieces of one split character stay together."""
+    starts = np.zeros(len(spans), dtype=np.bool_)
+    previous, was_spaceless = -1, False
+    for position, (begin, end) in enumerate(spans):
+        spaceless = _SPACELESS.search(text, begin, end) is not None
+        starts[position] = (spaceless or was_spaceless) and begin != previous
+        previous, was_spaceless = begin, spaceless
+    return starts
+
+
+@contextmanager
+def _bare(tokenizer: PreTrainedTokenizerFast) -> Iterator[Any]:
+    """Lend the tokenizer's Rust core with truncation and padding off, and put them back afterwards."""
+    backend = getattr(tokenizer, "backend_tokenizer", None)
+    if backend is None:
+        raise ValueError(
+            f"{type(tokenizer).__name__} is not a fast tokenizer; load it with AutoTokenizer "
+            "(use_fast=True) or convert it to tokenizer.json"
+        )
+    truncation, padding = backend.truncation, backend.padding
+    if truncation is not None:
+        backend.no_truncation()
+    if padding is not None:
+        backend.no_padding()
+    try:
+        yield backend
+    finally:
+        if truncation is not None:
+            backend.enable_truncation(**truncation)
+        if padding is not None:
+            backend.enable_padding(**padding)

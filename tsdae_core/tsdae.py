@@ -1,0 +1,187 @@
+"""The TSDAE objective (arXiv 2104.06979): rebuild a sentence from the vector of its damaged copy.
+
+Owns the batch layout and the model that turns a batch into a summed loss. Two paths give the same numbers:
+packed for BERT-shaped backbones, padded through the backbone's own forward for the rest.
+
+Shapes: B sentences, T tokens, D width, S width of the sentence vector.
+"""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import dataclass, field
+from typing import Any, Literal, get_args
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+from transformers import AutoModel, PreTrainedTokenizerFast
+
+from tsdae_core.backbone import backbone_config, word_embeddings
+from tsdae_core.batch import Batch, LossSums, int64_tensor
+from tsdae_core.decoder import build_bottleneck, decode_packed, decode_padded
+from tsdae_core.encoder import SentenceEncoder
+from tsdae_core.hashing import fold_key
+from tsdae_core.lm_head import LmHead
+from tsdae_core.noise import NoiseConfig, apply_noise, noise_vocabulary
+from tsdae_core.packed import FusedProjections, fuse_projections, plan_packing
+from tsdae_core.ragged import Int64s, offsets_of
+from tsdae_core.tokens import TokenizedTexts, special_frame
+
+Tie = Literal["tied", "untied", "scratch"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class TsdaeConfig:
+    """Choices of the TSDAE objective; pooling belongs to the encoder, dropout to its checkpoint.
+
+    Attributes:
+        noise: damage done to the encoder's input.
+        tie: ``tied`` runs the encoder's own backbone as decoder, ``untied`` a copy of it, ``scratch`` a
+            freshly initialised one.
+
+    Raises:
+        ValueError: for an unknown ``tie``.
+    """
+
+    noise: NoiseConfig = field(default_factory=NoiseConfig)
+    tie: Tie = "tied"
+
+    def __post_init__(self) -> None:
+        if self.tie not in get_args(Tie):
+            raise ValueError(f"tie {self.tie!r} is unknown; choose one of {', '.join(get_args(Tie))}")
+
+
+class TsdaeObjective:
+    """Batches and model of TSDAE; holds arrays only, so it pickles into CPU tasks."""
+
+    name = "tsdae"
+
+    def __init__(self, tokenizer: PreTrainedTokenizerFast, config: TsdaeConfig) -> None:
+        self.config = config
+        self.frame = special_frame(tokenizer)
+        self.vocab = noise_vocabulary(tokenizer)
+
+    def make_batch(self, tokens: TokenizedTexts, row_ids: Int64s, *, seed: int, epoch: int) -> Batch:
+        """Return ``row_ids`` [B], ``source_ids`` and ``target_ids`` (int32, framed), and lengths.
+
+        Args:
+            tokens: B texts without special tokens.
+            row_ids: int64[B], keys of the noise.
+            seed: run seed.
+            epoch: noise differs between epochs.
+
+        Raises:
+            ValueError: if a text is so empty that there is nothing to predict.
+        """
+        noisy = apply_noise(
+            tokens, row_ids, seed=seed, epoch=epoch, config=self.config.noise, vocab=self.vocab
+        )
+        source, target = self.frame.wrap(noisy), self.frame.wrap(tokens.ids)
+        if len(tokens) and int(target.lengths.min()) < 2:
+            raise ValueError("a text has no token to predict; drop empty texts before training")
+        return {
+            "row_ids": np.asarray(row_ids, dtype=np.int64),
+            "source_ids": source.values,
+            "source_lengths": source.lengths,
+            "target_ids": target.values,
+            "target_lengths": target.lengths,
+        }
+
+    def num_targets(self, batch: Batch) -> int:
+        """Return how many tokens the decoder predicts: all of a target but its first."""
+        return int(batch["target_lengths"].sum()) - int(batch["target_lengths"].shape[0])
+
+    def build_model(self, encoder: SentenceEncoder, *, seed: int) -> TsdaeModel:
+        """Put the encoder (not a copy) and the decoder's own modules into one trainable module."""
+        return TsdaeModel(encoder, tie=self.config.tie, seed=seed)
+
+
+class TsdaeModel(nn.Module):
+    """Encoder, bottleneck decoder and LM head.
+
+    Attributes:
+        encoder: the sentence encoder being trained.
+        lm_head: the checkpoint's head, or a fresh one where it had none.
+        bottleneck: one module per decoder layer.
+        decoder_backbone: None when tied.
+    """
+
+    def __init__(self, encoder: SentenceEncoder, *, tie: Tie, seed: int) -> None:
+        super().__init__()
+        self.encoder = encoder
+        self.decoder_backbone = _decoder_backbone(encoder.backbone, tie, seed)
+        backbone = self.decoder_backbone or encoder.backbone
+        self.bottleneck = build_bottleneck(
+            backbone, vector_width=encoder.dim, seed=fold_key("bottleneck", seed) >> 1
+        )
+        head = encoder.lm_head if tie != "scratch" else None
+        self.lm_head = copy.deepcopy(head) or LmHead.for_backbone(
+            backbone, seed=fold_key("lm_head", seed) >> 1
+        )
+        self.to(encoder.device)
+
+    def forward(self, batch: Batch) -> LossSums:
+        """Return the reconstruction loss summed over all target tokens, and their number."""
+        fused = fuse_projections(self.encoder.backbone) if self.encoder.use_packed else None
+        vectors_BS = self.encoder.embed(batch["source_ids"], batch["source_lengths"], fused=fused)
+        return self.reconstruct(vectors_BS, batch["target_ids"], batch["target_lengths"], fused=fused)
+
+    def reconstruct(
+        self,
+        vectors_BS: Tensor,
+        target_ids: NDArray[Any],
+        target_lengths: Int64s,
+        *,
+        fused: FusedProjections | None = None,
+    ) -> LossSums:
+        """Return the summed loss of rebuilding targets (with special tokens) from sentence vectors."""
+        lengths = np.asarray(target_lengths, dtype=np.int64)
+        offsets = offsets_of(lengths)
+        is_input = np.ones(target_ids.shape[0], dtype=np.bool_)
+        is_input[offsets[1:] - 1] = False
+        is_label = np.ones(target_ids.shape[0], dtype=np.bool_)
+        is_label[offsets[:-1]] = False
+        hidden_TD, order = self.decode(vectors_BS, target_ids[is_input], lengths - 1, fused=fused)
+        labels_T = int64_tensor(target_ids[is_label][order], hidden_TD.device)
+        embeddings_VE = word_embeddings(self.decoder_backbone or self.encoder.backbone).weight
+        loss_sum = self.lm_head.loss_sum(hidden_TD, labels_T, embeddings_VE=embeddings_VE)
+        return LossSums(loss_sum, int(labels_T.shape[0]))
+
+    def decode(
+        self,
+        vectors_BS: Tensor,
+        input_ids: NDArray[Any],
+        lengths: Int64s,
+        *,
+        fused: FusedProjections | None = None,
+    ) -> tuple[Tensor, Int64s]:
+        """Return decoder states [T, D] and, for each, the index of its token in ``input_ids`` (int64[T])."""
+        backbone = self.decoder_backbone or self.encoder.backbone
+        if not self.encoder.use_packed:
+            ids_T, lengths_B = (
+                int64_tensor(input_ids, vectors_BS.device),
+                int64_tensor(lengths, vectors_BS.device),
+            )
+            hidden_TD = decode_padded(backbone, self.bottleneck, vectors_BS, ids_T, lengths_B)
+            return hidden_TD, np.arange(input_ids.shape[0], dtype=np.int64)
+        if fused is None or self.decoder_backbone is not None:
+            fused = fuse_projections(backbone)
+        plan = plan_packing(lengths, device=vectors_BS.device)
+        ids_T = int64_tensor(input_ids[plan.token_order], vectors_BS.device)
+        hidden_TD = decode_packed(backbone, self.bottleneck, vectors_BS, ids_T, plan, fused=fused)
+        return hidden_TD, plan.token_order
+
+
+def _decoder_backbone(backbone: nn.Module, tie: Tie, seed: int) -> nn.Module | None:
+    if tie == "tied":
+        return None
+    if tie == "untied":
+        return copy.deepcopy(backbone)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(fold_key("scratch-decoder", seed) >> 1)
+        fresh: nn.Module = AutoModel.from_config(backbone_config(backbone))
+    if getattr(fresh, "pooler", None) is not None:
+        setattr(fresh, "pooler", None)  # noqa: B010
+    return fresh

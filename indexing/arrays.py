@@ -73,7 +73,8 @@ def check_finite(vectors: Float32Array, *, row_ids: Int64Array | None, what: str
     kind = "row numbers" if row_ids is None else "row ids"
     raise ValueError(
         f"{what}: {len(bad)} of {len(vectors)} vectors hold NaN or infinity, {kind} "
-        f"{shorten(names.tolist())}; check the encoder (overflow in half precision, a diverged training run) and embed these rows again"
+        f"{shorten(names.tolist())}; check the encoder (overflow in half precision, a diverged training run) "
+        "and embed these rows again"
     )
 
 

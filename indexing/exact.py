@@ -84,17 +84,20 @@ def inner_products(left: Float32Array, right: Float32Array) -> Float32Array:
     return out
 
 
-def rounding_margin(queries: Float32Array, vectors: Float32Array) -> Float64Array:
-    """How far a float32 inner product may be from the float64 one, float64[nq] over all of `vectors`.
+def largest_norm(vectors: Float32Array) -> float:
+    """The largest Euclidean length among the rows, 0 without rows."""
+    squared = np.einsum("nd,nd->n", vectors, vectors, dtype=np.float64)
+    return float(np.sqrt(squared.max(initial=0.0)))
+
+
+def rounding_margin(queries: Float32Array, *, largest: float) -> Float64Array:
+    """How far a float32 inner product with a row of at most this length may be off, float64[nq].
 
     Raises:
         ValueError: vectors so long that a float32 inner product can overflow.
     """
     float32 = np.finfo(np.float32)
-    query_norms = np.sqrt(np.einsum("nd,nd->n", queries, queries, dtype=np.float64))
-    squared = np.einsum("nd,nd->n", vectors, vectors, dtype=np.float64)
-    largest = float(np.sqrt(squared.max(initial=0.0)))
-    products = query_norms * largest
+    products = np.sqrt(np.einsum("nd,nd->n", queries, queries, dtype=np.float64)) * largest
     if products.max(initial=0.0) > float32.max / 4:
         raise ValueError(
             "vectors are too long for single precision (inner products over 1e38): normalise them"
@@ -123,7 +126,7 @@ def _search_chunk(queries: Float32Array, ids: Int64Array, vectors: Float32Array,
 def _search_queries(queries: Float32Array, ids: Int64Array, vectors: Float32Array, best: Hits) -> Hits:
     k = best.k
     approximate = queries @ vectors.T
-    margin = rounding_margin(queries, vectors)
+    margin = rounding_margin(queries, largest=largest_norm(vectors))
     floors = best.scores[:, -1].astype(np.float64) - margin
     if len(vectors) > k and not np.isfinite(floors).all():
         kth_largest = np.partition(approximate, len(vectors) - k, axis=1)[:, len(vectors) - k]

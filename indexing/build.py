@@ -1,0 +1,232 @@
+"""Build an index: train once, add by shard, merge, choose the search settings that meet the recall target.
+
+All vectors given here are ready for inner product: for cosine the caller applies `exact.normalize_rows` once,
+to sample, rows and queries alike. Must not know files, encoders or how the work is spread over tasks.
+"""
+
+import logging
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from indexing.arrays import Float32Array, as_row_ids, as_vectors, check_finite, shorten
+from indexing.faiss_library import (
+    FaissIndex,
+    create_index,
+    faiss_threads,
+    merge_into,
+    row_ids_of,
+    seed_training,
+    trained_digest,
+)
+from indexing.hits import Hits, recall_at
+from indexing.plan import MIN_TRAIN_VECTORS_PER_CENTROID, IndexConfig, IndexPlan, SearchParams
+from indexing.search import IndexSearcher
+
+logger = logging.getLogger(__name__)
+
+# Cosine vectors may come from half precision; anything further from length 1 was not normalised.
+NORM_TOLERANCE = 1e-2
+RECALL_DEPTH = 10
+
+
+@dataclass(frozen=True, kw_only=True)
+class TunedSearch:
+    """The chosen search settings and the recall@10 in [0, 1] that was measured with them."""
+
+    params: SearchParams
+    recall_at_10: float
+
+
+def train_index(sample: npt.ArrayLike, plan: IndexPlan, *, num_threads: int = 1) -> FaissIndex:
+    """An empty index, trained on the sample.
+
+    Args:
+        sample: float[n, d]; a random sample of the corpus with `plan.num_train_vectors` rows (more is fine).
+        plan: from `plan_index`.
+        num_threads: of FAISS; one thread gives the same bytes for the same sample.
+
+    Raises:
+        ValueError: wrong d, NaN, not normalised though the metric is cosine, or too few rows to train.
+    """
+    vectors = as_vectors(sample, what="training sample", dim=plan.dim)
+    check_finite(vectors, row_ids=None, what="training sample")
+    if plan.metric == "cosine":
+        _check_normalised(vectors, what="training sample")
+    index = create_index(plan.dim, plan.factory)
+    seed_training(index, plan.seed)
+    with faiss_threads(num_threads):
+        if plan.num_train_vectors or not index.is_trained:
+            _train(index, vectors, plan)
+    return index
+
+
+def add_vectors(
+    index: FaissIndex, row_ids: npt.ArrayLike, vectors: npt.ArrayLike, *, num_threads: int = 1
+) -> None:
+    """Append rows to a trained index.
+
+    Args:
+        index: from `train_index`, or an index that already holds other rows.
+        row_ids: int64[n], unique over all calls (checked inside one call here, over all by `check_unique_ids`
+            and `merge_indexes`).
+        vectors: float[n, d].
+        num_threads: of FAISS.
+
+    Raises:
+        ValueError: shapes do not fit, repeated ids, NaN or infinity (named by row id).
+    """
+    array = as_vectors(vectors, what="add_vectors", dim=int(index.d))
+    ids = as_row_ids(row_ids, what="add_vectors", num_rows=len(array))
+    _refuse_repeated(ids, what="add_vectors")
+    check_finite(array, row_ids=ids, what="add_vectors")
+    if len(ids) == 0:
+        return
+    with faiss_threads(num_threads):
+        index.add_with_ids(array, ids)
+
+
+def merge_indexes(parts: Iterable[FaissIndex]) -> FaissIndex:
+    """One index with the rows of all parts, as if they had been added in this order to one index.
+
+    Args:
+        parts: indexes built from one trained index; consumed one at a time (a generator may load them), and
+            emptied. The first becomes the result.
+
+    Raises:
+        ValueError: no parts; parts trained apart; a row id in two parts (the same shard twice), naming the
+            parts and ids; a type that cannot be merged; counts that do not add up.
+    """
+    merged: FaissIndex | None = None
+    digest, num_expected = "", 0
+    seen = np.empty(0, dtype=np.int64)
+    for number, part in enumerate(parts):
+        ids = row_ids_of(part)
+        _refuse_repeated(ids, what=f"merge_indexes: part {number}")
+        _refuse_collisions(seen, ids, number)
+        part_digest = trained_digest(part)
+        if merged is None:
+            merged, digest = part, part_digest
+        elif part_digest != digest:
+            raise ValueError(
+                f"merge_indexes: part {number} was trained apart from part 0; "
+                "train once and give every shard a copy of that index"
+            )
+        else:
+            merge_into(merged, part)
+        num_expected += len(ids)
+        seen = np.concatenate([seen, ids])
+        if int(merged.ntotal) != num_expected:
+            raise ValueError(
+                f"merge_indexes: {merged.ntotal} rows after part {number}, expected {num_expected}; "
+                "was the part given twice?"
+            )
+    if merged is None:
+        raise ValueError("merge_indexes: nothing to merge")
+    return merged
+
+
+def check_unique_ids(index: FaissIndex) -> None:
+    """Refuse an index in which a row id occurs twice.
+
+    Raises:
+        ValueError: naming the ids.
+    """
+    _refuse_repeated(row_ids_of(index), what="index")
+
+
+def tune_search(
+    index: FaissIndex,
+    queries: npt.ArrayLike,
+    exact: Hits,
+    plan: IndexPlan,
+    config: IndexConfig,
+    *,
+    num_threads: int = 1,
+) -> TunedSearch:
+    """The cheapest search settings of the plan's grid that reach the recall target.
+
+    Args:
+        index: complete.
+        queries: float[nq, d], a sample of real queries or of held-out rows.
+        exact: `exact_search` for the same queries over the same rows, k >= 10; 100 lets ties at place 10
+            count for the index (`hits.recall_at`).
+        plan: whose grid is tried in its order.
+        config: target, and whether missing it is allowed.
+        num_threads: of FAISS.
+
+    Raises:
+        ValueError: the target is out of reach and not allowed to be missed: says what was measured and what
+            to change; or shapes do not fit.
+    """
+    array = as_vectors(queries, what="queries", dim=plan.dim)
+    if exact.num_queries != len(array) or exact.k < RECALL_DEPTH:
+        raise ValueError(
+            f"tune_search: expected exact hits for {len(array)} queries with k >= {RECALL_DEPTH}, "
+            f"got {exact.num_queries} with k = {exact.k}"
+        )
+    searcher = IndexSearcher(index, metric=plan.metric)
+    best: TunedSearch | None = None
+    with faiss_threads(num_threads):
+        for params in plan.search_params_grid:
+            found = searcher.search(array, RECALL_DEPTH, params=params)
+            tuned = TunedSearch(params=params, recall_at_10=recall_at(found, exact, RECALL_DEPTH))
+            if tuned.recall_at_10 >= config.target_recall_at_10:
+                return tuned
+            if best is None or tuned.recall_at_10 > best.recall_at_10:
+                best = tuned
+    assert best is not None
+    if config.allow_below_target:
+        return best
+    raise ValueError(
+        f"index {plan.factory}: recall@10 reaches {best.recall_at_10:.3f} at most, the target is "
+        f"{config.target_recall_at_10}; use a finer index.factory (for example one ending in RFlat or "
+        "Refine(SQ8)), raise index.max_bytes_per_vector, lower index.target_recall_at_10, or set "
+        "index.allow_below_target to keep this index"
+    )
+
+
+def _train(index: FaissIndex, vectors: Float32Array, plan: IndexPlan) -> None:
+    if len(vectors) < max(1, plan.nlist):
+        raise ValueError(
+            f"training {plan.factory} needs at least {max(1, plan.nlist)} vectors, got {len(vectors)}; "
+            'give a larger sample or use index.factory "Flat"'
+        )
+    if len(vectors) < MIN_TRAIN_VECTORS_PER_CENTROID * plan.nlist:
+        logger.warning(
+            "training %d inverted lists on %d vectors, fewer than %d for each: expect uneven lists",
+            plan.nlist,
+            len(vectors),
+            MIN_TRAIN_VECTORS_PER_CENTROID,
+        )
+    try:
+        index.train(vectors)
+    except RuntimeError as error:
+        raise ValueError(f"training {plan.factory} on {len(vectors)} vectors failed: {error}") from error
+
+
+def _check_normalised(vectors: Float32Array, *, what: str) -> None:
+    norms = np.sqrt(np.einsum("nd,nd->n", vectors, vectors, dtype=np.float64))
+    off = np.flatnonzero((np.abs(norms - 1) > NORM_TOLERANCE) & (norms != 0))
+    if len(off):
+        raise ValueError(
+            f"{what}: the metric is cosine but rows {shorten(off.tolist())} do not have length 1 "
+            f"(row {off[0]} has {norms[off[0]]:.4f}); apply normalize_rows first"
+        )
+
+
+def _refuse_repeated(ids: npt.NDArray[np.int64], *, what: str) -> None:
+    unique, counts = np.unique(ids, return_counts=True)
+    if len(unique) != len(ids):
+        raise ValueError(f"{what}: row ids {shorten(unique[counts > 1].tolist())} occur more than once")
+
+
+def _refuse_collisions(seen: npt.NDArray[np.int64], ids: npt.NDArray[np.int64], number: int) -> None:
+    both = np.intersect1d(seen, ids)
+    if len(both):
+        raise ValueError(
+            f"merge_indexes: part {number} repeats {len(both)} row ids of the parts before it "
+            f"({shorten(both.tolist())}); the same shard was given twice"
+        )

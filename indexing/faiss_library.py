@@ -1,0 +1,243 @@
+"""The one place that touches FAISS, which has no types: thin typed functions over its objects.
+
+Owns thread limits, creation, ids, low-level search, reading and writing of a FAISS index. Must not know
+plans, recall targets or metadata. An index here always ranks by inner product and always carries row ids,
+either in an outer id map or (plain IVF types) in its inverted lists.
+"""
+
+import hashlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import faiss as faiss_module
+import numpy as np
+
+from indexing.arrays import Float32Array, Int64Array
+from indexing.plan import SearchParams
+
+# FAISS's own stubs lack much of what it has (downcasts, search parameters): one Any here, typed below.
+faiss: Any = faiss_module
+
+# A faiss.Index of any kind.
+FaissIndex: TypeAlias = Any
+
+
+@contextmanager
+def faiss_threads(num_threads: int) -> Iterator[None]:
+    """Run FAISS with this many threads, then restore the process-wide setting.
+
+    One thread makes training and building deterministic to the byte.
+    """
+    before = faiss.omp_get_max_threads()
+    faiss.omp_set_num_threads(num_threads)
+    try:
+        yield
+    finally:
+        faiss.omp_set_num_threads(before)
+
+
+def create_index(dim: int, factory: str) -> FaissIndex:
+    """An empty, untrained index that ranks by inner product.
+
+    Raises:
+        ValueError: FAISS cannot make this factory string for this dimension.
+    """
+    try:
+        return faiss.index_factory(dim, factory, faiss.METRIC_INNER_PRODUCT)
+    except RuntimeError as error:
+        raise ValueError(
+            f"FAISS cannot build index.factory {factory!r} for {dim} dimensions: {_reason(error)}"
+        ) from error
+
+
+def seed_training(index: FaissIndex, seed: int) -> None:
+    """Seed every k-means that training the index will run, and silence FAISS's own warnings on stderr."""
+    for part in _parts(index):
+        for owner in (part, getattr(part, "pq", None)):
+            clustering = getattr(owner, "cp", None)
+            if clustering is not None:
+                clustering.seed = seed
+                # Our own check in `train_index` speaks first; FAISS would print a line for each quantiser.
+                clustering.min_points_per_centroid = 1
+
+
+def split_id_map(index: FaissIndex) -> tuple[Int64Array | None, FaissIndex]:
+    """The outer id map's row ids, int64[n] by position, and the index inside; (None, index) without a map."""
+    outer = faiss.downcast_index(index)
+    if isinstance(outer, faiss.IndexIDMap):
+        return np.array(faiss.vector_to_array(outer.id_map), dtype=np.int64), faiss.downcast_index(
+            outer.index
+        )
+    return None, outer
+
+
+def row_ids_of(index: FaissIndex) -> Int64Array:
+    """All row ids in the index, int64[n], in storage order.
+
+    Raises:
+        ValueError: an index type without ids.
+    """
+    row_ids, inner = split_id_map(index)
+    if row_ids is not None:
+        return row_ids
+    lists = _inverted_lists(inner)
+    parts = [np.empty(0, dtype=np.int64)]
+    for number in range(lists.nlist):
+        size = lists.list_size(number)
+        if size:
+            parts.append(faiss.rev_swig_ptr(lists.get_ids(number), size).copy())
+    return np.concatenate(parts)
+
+
+def exact_storage(inner: FaissIndex) -> FaissIndex | None:
+    """The part of an index (taken out of its id map) that keeps uncompressed float32 vectors by position.
+
+    The index itself if Flat, the re-ranking store of `...,RFlat`, None where final scores are compressed.
+    """
+    if isinstance(inner, faiss.IndexRefineFlat):
+        return faiss.downcast_index(inner.refine_index)
+    return inner if type(inner) in (faiss.IndexFlat, faiss.IndexFlatIP) else None
+
+
+def stored_vectors(storage: FaissIndex, positions: Int64Array) -> Float32Array:
+    """Vectors float32[p, d] at these positions of an `exact_storage`."""
+    vectors: Float32Array = storage.reconstruct_batch(np.ascontiguousarray(positions, dtype=np.int64))
+    return vectors
+
+
+def search_positions(
+    inner: FaissIndex, vectors: Float32Array, k: int, params: SearchParams
+) -> tuple[Float32Array, Int64Array]:
+    """FAISS's own search: scores float32[nq, k] and labels int64[nq, k], -1 where nothing was found.
+
+    Labels are positions for an index taken out of its id map, row ids for IVF types. Order among equal
+    scores is FAISS's. `params` apply to this call alone, so threads may search with different ones.
+    """
+    scores, labels = inner.search(vectors, k, params=_faiss_params(inner, params))
+    return scores, labels
+
+
+def merge_into(target: FaissIndex, other: FaissIndex, *, renumber: bool = False) -> None:
+    """Append the rows of `other` to `target` and empty `other`.
+
+    Args:
+        target: receives the rows.
+        other: of the same type and training.
+        renumber: inverted lists hold positions (they sit inside an id map), so those of `other` are shifted.
+
+    Raises:
+        ValueError: the index type cannot be merged.
+    """
+    target, other = faiss.downcast_index(target), faiss.downcast_index(other)
+    if isinstance(target, faiss.IndexIDMap):
+        ids = [faiss.vector_to_array(part.id_map) for part in (target, other)]
+        merge_into(target.index, other.index, renumber=True)
+        faiss.copy_array_to_vector(np.concatenate(ids), target.id_map)
+        target.ntotal = target.index.ntotal
+        if isinstance(target, faiss.IndexIDMap2):
+            target.construct_rev_map()
+        other.reset()
+    elif isinstance(target, faiss.IndexRefine):
+        merge_into(target.base_index, other.base_index, renumber=True)
+        merge_into(target.refine_index, other.refine_index, renumber=True)
+        target.ntotal = target.base_index.ntotal
+        other.ntotal = 0
+    elif isinstance(target, faiss.IndexPreTransform):
+        merge_into(target.index, other.index, renumber=renumber)
+        target.ntotal = target.index.ntotal
+        other.ntotal = 0
+    else:
+        shift = target.ntotal if renumber and isinstance(target, faiss.IndexIVF) else 0
+        try:
+            target.merge_from(other, shift)
+        except RuntimeError as error:
+            raise ValueError(f"{type(target).__name__} cannot be merged: {_reason(error)}") from error
+
+
+def trained_digest(index: FaissIndex) -> str:
+    """SHA-256 over the types and everything training fixed (centroids, quantiser tables).
+
+    Equal for the shards of one trained index, different for indexes that were trained apart.
+    """
+    digest = hashlib.sha256()
+    for part in _parts(index):
+        digest.update(f"{type(part).__name__}:{part.d}".encode())
+        pq, sq = getattr(part, "pq", None), getattr(part, "sq", None)
+        if pq is not None:
+            digest.update(faiss.vector_to_array(pq.centroids).tobytes())
+        if sq is not None:
+            digest.update(faiss.vector_to_array(sq.trained).tobytes())
+        if isinstance(part, faiss.IndexPreTransform):
+            for number in range(part.chain.size()):
+                matrix = getattr(faiss.downcast_VectorTransform(part.chain.at(number)), "A", None)
+                digest.update(b"" if matrix is None else faiss.vector_to_array(matrix).tobytes())
+        quantizer = getattr(part, "quantizer", None)
+        if quantizer is not None and quantizer.ntotal:
+            centroids = faiss.downcast_index(quantizer).reconstruct_n(0, quantizer.ntotal)
+            digest.update(centroids.tobytes())
+    return digest.hexdigest()
+
+
+def write_faiss_file(index: FaissIndex, path: Path) -> None:
+    """Write the index to a local file.
+
+    Raises:
+        OSError: the file cannot be written.
+    """
+    try:
+        faiss.write_index(index, str(path))
+    except RuntimeError as error:
+        raise OSError(f"cannot write {path}: {_reason(error)}") from error
+
+
+def read_faiss_file(path: Path, *, mmap: bool = False) -> FaissIndex:
+    """Read an index from a local file; with `mmap` codes and vectors stay on disk until touched.
+
+    Raises:
+        ValueError: not a readable FAISS file.
+        FileNotFoundError: no such file.
+    """
+    if not path.exists():
+        raise FileNotFoundError(f"no index file at {path}")
+    try:
+        return faiss.read_index(str(path), faiss.IO_FLAG_MMAP_IFC if mmap else 0)
+    except RuntimeError as error:
+        raise ValueError(f"{path} is not a readable FAISS index: {_reason(error)}") from error
+
+
+def _faiss_params(inner: FaissIndex, params: SearchParams) -> Any:
+    if isinstance(inner, faiss.IndexRefine):
+        return faiss.IndexRefineSearchParameters(
+            k_factor=float(params.refine_factor or 1),
+            base_index_params=_faiss_params(faiss.downcast_index(inner.base_index), params),
+        )
+    if isinstance(inner, faiss.IndexPreTransform):
+        nested = _faiss_params(faiss.downcast_index(inner.index), params)
+        return faiss.SearchParametersPreTransform(index_params=nested) if nested is not None else None
+    if isinstance(inner, faiss.IndexIVF) and params.num_probes is not None:
+        return faiss.SearchParametersIVF(nprobe=params.num_probes)
+    if isinstance(inner, faiss.IndexHNSW) and params.ef_search is not None:
+        return faiss.SearchParametersHNSW(efSearch=params.ef_search)
+    return None
+
+
+def _parts(index: FaissIndex) -> Iterator[FaissIndex]:
+    outer = faiss.downcast_index(index)
+    yield outer
+    for name in ("index", "base_index", "refine_index", "storage"):
+        nested = getattr(outer, name, None)
+        if isinstance(nested, faiss.Index):
+            yield from _parts(nested)
+
+
+def _inverted_lists(inner: FaissIndex) -> FaissIndex:
+    try:
+        return faiss.extract_index_ivf(inner).invlists
+    except RuntimeError as error:
+        raise ValueError(f"{type(inner).__name__} keeps no row ids: wrap it in an IDMap") from error
+
+
+def _reason(error: Exception) -> str:
+    return str(error).strip().split("\n")[-1].rsplit("Error: ", maxsplit=1)[-1]

@@ -1,0 +1,151 @@
+"""BM25, the lexical baseline and the other half of a hybrid search.
+
+Scores follow Lucene's BM25 (Kamphuis et al., ECIR 2020) with k1 = 1.2 and b = 0.75, the defaults of Lucene,
+Elasticsearch and OpenSearch; another common pair is 0.9 and 0.4 (Anserini). Words are lower-cased runs of
+letters, digits and underscores; in scripts without spaces every character is a word, as in Lucene's standard
+tokeniser. No stemming. Computation by bm25s in plain numpy: deterministic, no compiler, no progress bars.
+Knows texts and row ids; must not know vectors.
+"""
+
+import json
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import bm25s
+import bm25s.stopwords
+import numpy as np
+import numpy.typing as npt
+
+from indexing.arrays import Float32Array, Int64Array, as_row_ids
+from indexing.hits import Hits, top_k_of_pairs
+
+DEFAULT_K1 = 1.2
+DEFAULT_B = 0.75
+
+_SETTINGS_FILE = "bm25.json"
+_ROW_IDS_FILE = "row_ids.npy"
+_NO_SPACES = "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff"
+_WORD = re.compile(rf"[{_NO_SPACES}]|(?:(?![{_NO_SPACES}])\w)+")
+_STOPWORDS: dict[str | None, frozenset[str]] = {
+    None: frozenset(),
+    "en": frozenset(bm25s.stopwords.STOPWORDS_EN),
+}
+
+
+class BM25Searcher:
+    """Texts ready for BM25 search; safe to search from several threads. Make one with `build` or `load`."""
+
+    def __init__(self, scorer: Any, row_ids: Int64Array, *, stopwords: str | None) -> None:
+        self._scorer = scorer
+        self._row_ids = row_ids
+        self._stopwords = stopwords
+
+    @classmethod
+    def build(
+        cls,
+        row_ids: npt.ArrayLike,
+        texts: Sequence[str],
+        *,
+        k1: float = DEFAULT_K1,
+        b: float = DEFAULT_B,
+        stopwords: str | None = None,
+    ) -> "BM25Searcher":
+        """Index texts.
+
+        Args:
+            row_ids: int64[n], unique.
+            texts: n texts; empty ones are allowed and are never found.
+            k1: term-frequency saturation, >= 0.
+            b: length normalisation, in [0, 1].
+            stopwords: "en" leaves out bm25s's 33 English stop words, None keeps every word.
+
+        Raises:
+            ValueError: no texts, counts that differ, repeated ids, or a parameter outside its range.
+        """
+        if not texts:
+            raise ValueError("BM25: no texts to index")
+        if k1 < 0 or not 0 <= b <= 1:
+            raise ValueError(f"BM25: expected k1 >= 0 and 0 <= b <= 1, got k1={k1}, b={b}")
+        ids = as_row_ids(row_ids, what="BM25", num_rows=len(texts))
+        if len(np.unique(ids)) != len(ids):
+            raise ValueError("BM25: row ids occur more than once")
+        documents = [tokenize(text, stopwords=stopwords) for text in texts]
+        words = sorted({word for document in documents for word in document})
+        vocabulary = {word: number for number, word in enumerate(words)}
+        token_ids = [[vocabulary[word] for word in document] for document in documents]
+        scorer = bm25s.BM25(method="lucene", k1=k1, b=b, backend="numpy", csc_backend="numpy")
+        # An index without a single word is legal here (every query misses); bm25s needs one column.
+        scorer.index((token_ids, vocabulary or {"": 0}), create_empty_token=False, show_progress=False)
+        return cls(scorer, ids, stopwords=stopwords)
+
+    def retrieve(self, texts: Sequence[str], k: int) -> Hits:
+        """The best k texts for each query that share a word with it, by score, then id.
+
+        A query that is empty or has no known word gets no hits. A word said twice in the query counts twice.
+
+        Raises:
+            ValueError: k < 1.
+        """
+        rows, ids, scores = [np.empty(0, np.int64)], [np.empty(0, np.int64)], [np.empty(0, np.float32)]
+        for number, text in enumerate(texts):
+            positions, found = self._score(text, k)
+            rows.append(np.full(len(positions), number, dtype=np.int64))
+            ids.append(self._row_ids[positions])
+            scores.append(found)
+        parts = (np.concatenate(rows), np.concatenate(ids), np.concatenate(scores))
+        return top_k_of_pairs(*parts, num_queries=len(texts), k=k)
+
+    def save(self, folder: Path | str) -> None:
+        """Write the index to a local folder, made if needed; `bm25.json` comes last."""
+        root = Path(folder)
+        root.mkdir(parents=True, exist_ok=True)
+        (root / _SETTINGS_FILE).unlink(missing_ok=True)
+        self._scorer.save(root, show_progress=False)
+        np.save(root / _ROW_IDS_FILE, self._row_ids, allow_pickle=False)
+        settings = json.dumps({"stopwords": self._stopwords}, sort_keys=True)
+        (root / _SETTINGS_FILE).write_text(settings + "\n", encoding="utf-8")
+
+    @classmethod
+    def load(cls, folder: Path | str) -> "BM25Searcher":
+        """Open what `save` wrote.
+
+        Raises:
+            FileNotFoundError: no complete BM25 index in the folder.
+            ValueError: files of different builds.
+        """
+        root = Path(folder)
+        if not (root / _SETTINGS_FILE).exists():
+            raise FileNotFoundError(f"no complete BM25 index in {root} ({_SETTINGS_FILE} is missing)")
+        settings = json.loads((root / _SETTINGS_FILE).read_text(encoding="utf-8"))
+        scorer = bm25s.BM25.load(root, show_progress=False)
+        row_ids = np.load(root / _ROW_IDS_FILE, allow_pickle=False)
+        if len(row_ids) != int(scorer.scores["num_docs"]):
+            raise ValueError(f"{root}: the files are of different builds; build the BM25 index again")
+        return cls(scorer, row_ids, stopwords=settings["stopwords"])
+
+    def _score(self, text: str, k: int) -> tuple[Int64Array, Float32Array]:
+        """Positions and scores of at least the k best matching texts, ties at place k included."""
+        words = tokenize(text, stopwords=self._stopwords)
+        known = [self._scorer.vocab_dict[word] for word in words if word in self._scorer.vocab_dict]
+        if not known:
+            return np.empty(0, np.int64), np.empty(0, np.float32)
+        scores: Float32Array = self._scorer.get_scores_from_ids(known)
+        floor = np.float32(0)
+        if 0 < k < len(scores):
+            floor = np.partition(scores, len(scores) - k)[len(scores) - k]
+        positions = np.flatnonzero((scores >= floor) & (scores > 0))
+        return positions, scores[positions]
+
+
+def tokenize(text: str, *, stopwords: str | None = None) -> list[str]:
+    """Lower-cased words of a text, in order, without the stop words of that language ("en" or None).
+
+    Raises:
+        ValueError: a language without a list.
+    """
+    if stopwords not in _STOPWORDS:
+        raise ValueError(f'BM25: stopwords must be "en" or None, got {stopwords!r}')
+    left_out = _STOPWORDS[stopwords]
+    return [word for word in _WORD.findall(text.lower()) if word not in left_out]

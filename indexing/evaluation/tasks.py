@@ -1,0 +1,215 @@
+"""A retrieval task: queries and their judged documents, and the reader for the BEIR file layout.
+
+Owns the task value and what is checked when it is read. Must not know encoders, searchers or measures.
+Layout (Thakur et al., BEIR, 2021): `queries.jsonl` with `_id` and `text`; `qrels/<split>.tsv` or `qrels.tsv`
+with the header `query-id corpus-id score`; optionally `corpus.jsonl` with `_id`, `title`, `text`. Every file
+may be gzipped (`.gz`), have Windows line ends and a byte order mark.
+"""
+
+import gzip
+import json
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+import pyarrow.fs
+
+from indexing.arrays import shorten
+
+
+@dataclass(frozen=True)
+class RetrievalTask:
+    """Queries that each have at least one relevant document.
+
+    Attributes:
+        name: shown in reports.
+        query_ids: unique, in the order of the queries file.
+        queries: the texts, one for each id.
+        qrels: query id -> document id -> relevance grade (0 = judged not relevant).
+        num_skipped_queries: queries of the file left out because no document is relevant to them.
+        num_unknown_queries: judged query ids that the queries file does not have.
+
+    Raises:
+        ValueError: counts differ, a repeated query id, or a query without a relevant document.
+    """
+
+    name: str
+    query_ids: list[str]
+    queries: list[str]
+    qrels: dict[str, dict[str, int]]
+    num_skipped_queries: int = field(default=0, kw_only=True)
+    num_unknown_queries: int = field(default=0, kw_only=True)
+
+    def __post_init__(self) -> None:
+        if len(self.query_ids) != len(self.queries):
+            raise ValueError(
+                f"task {self.name}: {len(self.query_ids)} query ids, {len(self.queries)} queries"
+            )
+        if len(set(self.query_ids)) != len(self.query_ids):
+            raise ValueError(f"task {self.name}: repeated query ids {shorten(_repeated(self.query_ids))}")
+        bare = [query_id for query_id in self.query_ids if not _has_relevant(self.qrels.get(query_id, {}))]
+        if bare:
+            raise ValueError(f"task {self.name}: queries without a relevant document: {shorten(bare)}")
+
+    def judged_doc_ids(self) -> set[str]:
+        """Every document id that the judgements mention."""
+        return {doc_id for judged in self.qrels.values() for doc_id in judged}
+
+
+@dataclass(frozen=True)
+class Document:
+    """One document of a task's own corpus; `title` may be empty."""
+
+    doc_id: str
+    title: str
+    text: str
+
+    @property
+    def full_text(self) -> str:
+        """Title and text joined by a space, as BEIR's baselines index them."""
+        return f"{self.title} {self.text}".strip()
+
+
+def read_beir_task(
+    filesystem: pyarrow.fs.FileSystem,
+    folder: str,
+    *,
+    split: str = "test",
+    name: str | None = None,
+    queries_file: str = "queries.jsonl",
+    qrels_file: str | None = None,
+) -> RetrievalTask:
+    """Read queries and judgements.
+
+    Args:
+        filesystem: where `folder` lives.
+        folder: of the task.
+        split: picks `qrels/<split>.tsv`; a folder with one plain `qrels.tsv` has only that split.
+        name: of the task; the folder's name if not given.
+        queries_file: relative to the folder, without `.gz`.
+        qrels_file: relative to the folder, instead of the one that `split` picks.
+
+    Returns:
+        The task. Queries of the file that are not judged, or have only grades <= 0, are skipped and counted;
+        judged ids that the queries file lacks are counted.
+
+    Raises:
+        FileNotFoundError: a file is missing; the message lists what was looked for.
+        ValueError: a repeated query id, a malformed line (file, line number, reason), or no query left.
+    """
+    task_name = name or folder.rstrip("/").rsplit("/", maxsplit=1)[-1]
+    candidates = [qrels_file] if qrels_file else [f"qrels/{split}.tsv", "qrels.tsv"]
+    qrels = _read_qrels(filesystem, _find(filesystem, folder, candidates))
+    texts: dict[str, str] = {}
+    repeated: list[str] = []
+    path = _find(filesystem, folder, [queries_file])
+    for where, fields in _json_lines(filesystem, path):
+        query_id = _string(fields, "_id", where)
+        if query_id in texts:
+            repeated.append(query_id)
+        texts[query_id] = _string(fields, "text", where)
+    if repeated:
+        raise ValueError(f"{path}: repeated query ids {shorten(repeated)}; every query needs its own _id")
+    kept = [query_id for query_id in texts if _has_relevant(qrels.get(query_id, {}))]
+    if not kept:
+        raise ValueError(f"{path}: none of {len(texts)} queries has a relevant document in the judgements")
+    return RetrievalTask(
+        task_name,
+        kept,
+        [texts[query_id] for query_id in kept],
+        {query_id: qrels[query_id] for query_id in kept},
+        num_skipped_queries=len(texts) - len(kept),
+        num_unknown_queries=len(qrels.keys() - texts.keys()),
+    )
+
+
+def read_beir_corpus(
+    filesystem: pyarrow.fs.FileSystem, folder: str, *, corpus_file: str = "corpus.jsonl"
+) -> Iterator[Document]:
+    """Stream the task's own documents in file order.
+
+    Raises:
+        FileNotFoundError: no such file.
+        ValueError: a malformed line or a repeated `_id`, with file and line number.
+    """
+    seen: set[str] = set()
+    for where, fields in _json_lines(filesystem, _find(filesystem, folder, [corpus_file])):
+        doc_id = _string(fields, "_id", where)
+        if doc_id in seen:
+            raise ValueError(f"{where}: document id {doc_id!r} occurs twice")
+        seen.add(doc_id)
+        title = _string(fields, "title", where) if fields.get("title") is not None else ""
+        yield Document(doc_id, title, _string(fields, "text", where))
+
+
+def _read_qrels(filesystem: pyarrow.fs.FileSystem, path: str) -> dict[str, dict[str, int]]:
+    qrels: dict[str, dict[str, int]] = {}
+    for number, line in _lines(filesystem, path):
+        parts = line.split("\t") if "\t" in line else line.split()
+        if number == 1 and parts[-1].strip().lower() == "score":
+            continue
+        try:
+            query_id, doc_id, grade = parts[0], parts[1], int(parts[2])
+            if len(parts) != 3:
+                raise ValueError
+        except (IndexError, ValueError) as error:
+            raise ValueError(
+                f"{path}: line {number}: expected query-id, corpus-id and a whole-number score, got {line!r}"
+            ) from error
+        judged = qrels.setdefault(query_id, {})
+        if judged.get(doc_id, grade) != grade:
+            raise ValueError(f"{path}: line {number}: two grades for query {query_id!r}, document {doc_id!r}")
+        judged[doc_id] = grade
+    return qrels
+
+
+def _json_lines(filesystem: pyarrow.fs.FileSystem, path: str) -> Iterator[tuple[str, dict[str, object]]]:
+    for number, line in _lines(filesystem, path):
+        where = f"{path}: line {number}"
+        try:
+            fields = json.loads(line)
+        except json.JSONDecodeError as error:
+            raise ValueError(f"{where}: not JSON ({error.msg})") from error
+        if not isinstance(fields, dict):
+            raise ValueError(f"{where}: expected a JSON object, got {type(fields).__name__}")
+        yield where, fields
+
+
+def _lines(filesystem: pyarrow.fs.FileSystem, path: str) -> Iterator[tuple[int, str]]:
+    """Line numbers from 1 and lines, decoded, without line ends, byte order mark and blank lines."""
+    with filesystem.open_input_stream(path, compression=None) as stream:
+        data: bytes = stream.read()
+    try:
+        text = (gzip.decompress(data) if path.endswith(".gz") else data).decode("utf-8-sig")
+    except (UnicodeDecodeError, OSError, EOFError) as error:
+        raise ValueError(f"{path}: not readable as UTF-8 text ({error})") from error
+    # Only \n ends a line: JSON strings may hold U+2028 and its like, which str.splitlines would cut at.
+    for number, line in enumerate(text.split("\n"), start=1):
+        stripped = line.removesuffix("\r")
+        if stripped.strip():
+            yield number, stripped
+
+
+def _find(filesystem: pyarrow.fs.FileSystem, folder: str, names: list[str]) -> str:
+    paths = [f"{folder.rstrip('/')}/{name}{ending}" for name in names for ending in ("", ".gz")]
+    for info in filesystem.get_file_info(paths):
+        if info.type == pyarrow.fs.FileType.File:
+            return str(info.path)
+    raise FileNotFoundError(f"none of these files exists: {', '.join(paths)}")
+
+
+def _string(fields: dict[str, object], key: str, where: str) -> str:
+    value = fields.get(key)
+    if isinstance(value, int) and not isinstance(value, bool) and key == "_id":
+        return str(value)
+    if not isinstance(value, str):
+        raise ValueError(f"{where}: {key!r} must be a string, got {value!r}")
+    return value
+
+
+def _has_relevant(judged: dict[str, int]) -> bool:
+    return any(grade > 0 for grade in judged.values())
+
+
+def _repeated(names: list[str]) -> list[str]:
+    return sorted(name for name, count in Counter(names).items() if count > 1)

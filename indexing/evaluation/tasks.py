@@ -128,16 +128,15 @@ def read_beir_corpus(
 ) -> Iterator[Document]:
     """Stream the task's own documents in file order.
 
+    Real corpora repeat ids (the same package for several architectures). All lines are yielded: they are
+    passages of one document, which `run.run_of_hits` ranks by its best passage.
+
     Raises:
         FileNotFoundError: no such file.
-        ValueError: a malformed line or a repeated `_id`, with file and line number.
+        ValueError: a malformed line, with file and line number.
     """
-    seen: set[str] = set()
     for where, fields in _json_lines(filesystem, _find(filesystem, folder, [corpus_file])):
         doc_id = _string(fields, "_id", where)
-        if doc_id in seen:
-            raise ValueError(f"{where}: document id {doc_id!r} occurs twice")
-        seen.add(doc_id)
         title = _string(fields, "title", where) if fields.get("title") is not None else ""
         yield Document(doc_id, title, _string(fields, "text", where))
 

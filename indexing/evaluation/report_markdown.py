@@ -1,0 +1,99 @@
+"""The report as Markdown: the same tables as the HTML page, readable in a terminal or a repository.
+
+Knows the summary and the input values; must not compute statistics.
+"""
+
+import re
+
+from indexing.evaluation.report_input import QueryExample, ReportInput
+from indexing.evaluation.report_text import flatten_facts, legend, measure_label, percent, shorten_text
+from indexing.evaluation.summary import Cell, TaskSummary, mean_over_tasks, summarise
+
+_SPECIAL = re.compile(r"([\\`*_{}\[\]<>#|~])")
+
+
+def render_markdown(report: ReportInput) -> str:
+    """The whole report, values times 100, ending in a newline.
+
+    Raises:
+        ValueError: as `summary.summarise`.
+    """
+    summaries = summarise(report.rows, baseline=report.baseline, seed=report.seed)
+    lines = [f"# {_escape(report.title)}", ""]
+    if report.summary:
+        lines += [_escape(report.summary), ""]
+    for summary in summaries:
+        lines += [f"## {_escape(summary.task)}", "", f"{summary.num_queries:,} queries", ""]
+        lines += [*_task_table(summary, report.baseline), ""]
+    if len(summaries) > 1:
+        lines += ["## Mean over tasks", "", *_mean_table(summaries), ""]
+    lines += [_escape(legend(report.baseline)), ""]
+    lines += [f"- {_escape(note)}" for note in report.notes] + [""] * bool(report.notes)
+    if report.examples:
+        lines += ["## Example queries", ""]
+        for example in report.examples:
+            lines += _example_lines(example)
+    for curve in report.curves:
+        if curve.points:
+            (first_x, first_y), (last_x, last_y) = curve.points[0], curve.points[-1]
+            lines.append(
+                f"- {_escape(curve.name)}: {_escape(curve.y_label)} {first_y:.4g} "
+                f"at {_escape(curve.x_label)} {first_x:g}, {last_y:.4g} at {last_x:g}"
+            )
+    lines += [""] * bool(report.curves)
+    for block in report.facts:
+        lines += [f"## {_escape(block.title)}", "", "| | |", "|---|---|"]
+        lines += [f"| {_escape(key)} | {_escape(value)} |" for key, value in flatten_facts(block.facts)]
+        lines.append("")
+    return "\n".join(lines).rstrip("\n") + "\n"
+
+
+def _task_table(summary: TaskSummary, baseline: str) -> list[str]:
+    lines = [
+        "| system | " + " | ".join(measure_label(measure) for measure in summary.measures) + " |",
+        "|---|" + "---:|" * len(summary.measures),
+    ]
+    for system in summary.systems:
+        name = _escape(system) + (" (baseline)" if system == baseline else "")
+        cells = [_cell_text(summary.cells[system, measure]) for measure in summary.measures]
+        lines.append(f"| {name} | " + " | ".join(cells) + " |")
+    return lines
+
+
+def _cell_text(cell: Cell) -> str:
+    mean = percent(cell.interval.mean)
+    text = f"**{mean}**" if cell.is_best else mean
+    if cell.comparison and cell.comparison.is_significant:
+        text += " ▲" if cell.comparison.difference > 0 else " ▼"
+    return f"{text} [{percent(cell.interval.low)}, {percent(cell.interval.high)}]"
+
+
+def _mean_table(summaries: list[TaskSummary]) -> list[str]:
+    means = mean_over_tasks(summaries)
+    systems = list(dict.fromkeys(system for system, _ in means))
+    measures = list(dict.fromkeys(measure for _, measure in means))
+    lines = [
+        "| system | " + " | ".join(map(measure_label, measures)) + " |",
+        "|---|" + "---:|" * len(measures),
+    ]
+    for system in systems:
+        values = [percent(means[system, measure]) for measure in measures]
+        lines.append(f"| {_escape(system)} | " + " | ".join(values) + " |")
+    return lines
+
+
+def _example_lines(example: QueryExample) -> list[str]:
+    label = f" ({_escape(example.label)})" if example.label else ""
+    lines = [f"### {_escape(shorten_text(example.query))}{label}", ""]
+    for ranking in example.rankings:
+        rank = ranking.best_relevant_rank
+        place = f"relevant at place {rank}" if rank else "relevant not found"
+        lines.append(f"- {_escape(ranking.system)}: {place}")
+        for number, hit in enumerate(ranking.hits, start=1):
+            mark = "✓ " if hit.is_relevant else ""
+            lines.append(f"    {number}. {mark}{_escape(shorten_text(hit.text))} ({hit.score:.3f})")
+    return [*lines, ""]
+
+
+def _escape(text: str) -> str:
+    return _SPECIAL.sub(r"\\\1", " ".join(text.split()))

@@ -22,7 +22,7 @@ from tsdae_core.backbone import backbone_config, first_position, layers_of
 from tsdae_core.ragged import Int64s, expand_spans, offsets_of
 
 _MAX_GROUPS = 8
-_SENTENCES_PER_GROUP = 8
+_SENTENCES_PER_GROUP = 16
 
 
 @dataclass(frozen=True)

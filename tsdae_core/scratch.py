@@ -7,6 +7,7 @@ start far better. Knows nothing of objectives.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import islice
@@ -28,6 +29,7 @@ from tsdae_core.tokens import tokenize_texts
 
 _SPECIALS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 _SVD_SENTENCES = 50_000
+_ALPHABET_SIZE = 1000
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,17 +84,23 @@ def train_tokenizer(texts: Iterable[str], *, vocab_size: int) -> PreTrainedToken
     """Train a lower-casing WordPiece tokenizer with BERT's special tokens; same texts, same tokenizer.
 
     Args:
-        texts: any iterable, read once.
+        texts: read once and held in memory; pass a sample of a large corpus.
         vocab_size: upper bound, special tokens included.
     """
-    core = Tokenizer(models.WordPiece(unk_token="[UNK]"))
-    core.normalizer = normalizers.BertNormalizer(lowercase=True)
-    core.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
-    core.decoder = decoders.WordPiece()
+    texts = list(texts)
+    core = _wordpiece(models.WordPiece(unk_token="[UNK]"))
+    alphabet, continuations = _alphabet(texts, core)
+    # The Rust trainer numbers continuation letters in the order of a randomly seeded hash map and breaks ties
+    # by number; naming them beforehand makes the result a function of the texts.
     trainer = trainers.WordPieceTrainer(
-        vocab_size=vocab_size, special_tokens=list(_SPECIALS), limit_alphabet=1000, show_progress=False
+        vocab_size=vocab_size,
+        special_tokens=[*_SPECIALS, *continuations],
+        initial_alphabet=alphabet,
+        limit_alphabet=len(alphabet),
+        show_progress=False,
     )
     core.train_from_iterator(texts, trainer)
+    core = _wordpiece(models.WordPiece(vocab=core.get_vocab(), unk_token="[UNK]"))
     core.post_processor = processors.TemplateProcessing(
         single="[CLS] $A [SEP]",
         pair="[CLS] $A [SEP] $B:1 [SEP]:1",
@@ -101,6 +109,29 @@ def train_tokenizer(texts: Iterable[str], *, vocab_size: int) -> PreTrainedToken
     names = {f"{name[1:-1].lower()}_token": name for name in _SPECIALS}
     tokenizer: PreTrainedTokenizerFast = PreTrainedTokenizerFast(tokenizer_object=core, **names)
     return tokenizer
+
+
+def _wordpiece(model: models.WordPiece) -> Tokenizer:
+    core = Tokenizer(model)
+    core.normalizer = normalizers.BertNormalizer(lowercase=True)
+    core.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    core.decoder = decoders.WordPiece()
+    return core
+
+
+def _alphabet(texts: Sequence[str], core: Tokenizer) -> tuple[list[str], list[str]]:
+    """Return the most frequent characters, and those of them that continue a word as ``##c``."""
+    chunks = Counter(chunk for text in texts for chunk in core.normalizer.normalize_str(text).split())
+    counts: Counter[str] = Counter()
+    continuing: set[str] = set()
+    for chunk, count in chunks.items():
+        for word, _ in core.pre_tokenizer.pre_tokenize_str(chunk):
+            for character in word:
+                counts[character] += count
+            continuing.update(word[1:])
+    ranked = sorted(counts, key=lambda character: (-counts[character], character))
+    alphabet = sorted(ranked[:_ALPHABET_SIZE])
+    return alphabet, [f"##{character}" for character in alphabet if character in continuing]
 
 
 def build_scratch_encoder(

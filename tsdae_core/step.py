@@ -52,6 +52,7 @@ def training_step(
     global_num_targets: int,
     world_size: int = 1,
     max_grad_norm: float,
+    weight: float = 1.0,
 ) -> StepStats:
     """Accumulate the gradient of this rank's micro-batches, clip it and step the optimizer.
 
@@ -65,6 +66,7 @@ def training_step(
         global_num_targets: target tokens of this step over all ranks and micro-batches.
         world_size: number of ranks.
         max_grad_norm: see `clip_gradients`.
+        weight: factor on this rank's loss; 0 for a rank without rows, which still meets the others.
 
     Raises:
         ValueError: if there is nothing to train on, or the gradient is not finite.
@@ -77,7 +79,7 @@ def training_step(
     for index, batch in enumerate(parts):
         with _reduction(model, is_last=index == len(parts) - 1):
             sums: LossSums = model(batch)
-            (sums.loss_sum * (world_size / global_num_targets)).backward()  # type: ignore[no-untyped-call]
+            (sums.loss_sum * (weight * world_size / global_num_targets)).backward()  # type: ignore[no-untyped-call]
         loss_sum += float(sums.loss_sum.detach())
         num_targets += int(sums.num_targets)
     grad_norm = clip_gradients(model.parameters(), max_norm=max_grad_norm)

@@ -1,0 +1,91 @@
+import copy
+
+import core_builders
+import numpy as np
+import pytest
+from transformers import BertTokenizerLegacy
+
+from tsdae_core.ragged import Ragged
+from tsdae_core.scratch import train_tokenizer
+from tsdae_core.tokens import SpecialFrame, TokenizedTexts, special_frame, tokenize_texts
+
+
+def words_of(tokens, row, tokenizer):
+    begin, end = tokens.ids.offsets[row], tokens.ids.offsets[row + 1]
+    groups = np.split(tokens.ids.values[begin:end], np.flatnonzero(tokens.word_starts[begin:end])[1:])
+    return [tokenizer.decode(group).strip() for group in groups]
+
+
+def test_ids_equal_the_tokenizers_own_without_and_with_special_tokens(texts, tokenizer):
+    tokens = tokenize_texts(texts, tokenizer, max_tokens=1000)
+    framed = special_frame(tokenizer).wrap(tokens.ids)
+    for index, text in enumerate(texts):
+        assert tokens.ids.row(index).tolist() == tokenizer(text, add_special_tokens=False)["input_ids"]
+        assert framed.row(index).tolist() == tokenizer(text)["input_ids"]
+
+
+def test_max_tokens_counts_the_special_tokens(texts, tokenizer):
+    tokens = tokenize_texts(texts, tokenizer, max_tokens=9)
+    assert tokens.ids.lengths.max() == 7
+    with pytest.raises(ValueError, match="no room"):
+        tokenize_texts(texts, tokenizer, max_tokens=2)
+
+
+def test_padding_and_truncation_of_the_tokenizer_file_are_ignored_and_left_alone(texts, tokenizer):
+    changed = copy.deepcopy(tokenizer)
+    changed.backend_tokenizer.enable_padding(length=50)
+    changed.backend_tokenizer.enable_truncation(4)
+    before = (changed.backend_tokenizer.padding, changed.backend_tokenizer.truncation)
+    got, want = (tokenize_texts(texts, each, max_tokens=64) for each in (changed, tokenizer))
+    assert np.array_equal(got.ids.values, want.ids.values)
+    assert special_frame(changed) == special_frame(tokenizer)
+    assert (changed.backend_tokenizer.padding, changed.backend_tokenizer.truncation) == before
+
+
+def test_frames_of_both_tokenizer_kinds_are_found(texts, tokenizer):
+    assert special_frame(tokenizer) == SpecialFrame((tokenizer.cls_token_id,), (tokenizer.sep_token_id,))
+    assert special_frame(core_builders.byte_level_tokenizer(texts)) == SpecialFrame((0,), (2,))
+
+
+def test_words_are_the_tokenizers_words():
+    tokenizer = train_tokenizer(
+        ["the unbelievable cat"] * 5 + ["abcdefghijklmnopqrstuvwxyz !?"], vocab_size=60
+    )
+    tokens = tokenize_texts(["The unbelievable cat!", "", "cat"], tokenizer, max_tokens=64)
+    assert words_of(tokens, 0, tokenizer) == ["the", "unbelievable", "cat", "!"]
+    assert tokens.ids.lengths[1] == 0
+    assert words_of(tokens, 2, tokenizer) == ["cat"]
+
+
+@pytest.mark.parametrize("text", ["สวัสดีชาวโลก", "こんにちは", "ສະບາຍດີ", "សួស្តី", "你好世界"])
+@pytest.mark.parametrize("kind", ["wordpiece", "byte_level"])
+def test_scripts_without_spaces_fall_back_to_pieces(text, kind):
+    make = {
+        "wordpiece": lambda t: train_tokenizer(t, vocab_size=300),
+        "byte_level": core_builders.byte_level_tokenizer,
+    }
+    pairs = [first + second for first in text for second in text]
+    tokenizer = make[kind]([*pairs, "helloworld"])
+    tokens = tokenize_texts([text, f"helloworld {text} helloworld"], tokenizer, max_tokens=200)
+    assert tokens.word_starts[: tokens.ids.lengths[0]].sum() >= 2
+    if kind == "byte_level":
+        for word in words_of(tokens, 0, tokenizer):
+            assert "\ufffd" not in word  # a character is never cut in two
+    mixed = words_of(tokens, 1, tokenizer)
+    assert mixed[0] == "helloworld"
+    assert mixed[-1] == "helloworld"
+
+
+def test_every_row_starts_a_word_and_take_keeps_words(texts, tokenizer):
+    tokens = tokenize_texts([*texts, "", "😀😀 a"], tokenizer, max_tokens=30)
+    picked = tokens.take(np.array([5, 201, 0, 200]))
+    assert words_of(picked, 0, tokenizer) == words_of(tokens, 5, tokenizer)
+    assert picked.word_starts[picked.ids.offsets[:-1][picked.ids.lengths > 0]].all()
+    fixed = TokenizedTexts(Ragged.from_rows([[1, 2], [3]]), np.zeros(3, dtype=bool))
+    assert fixed.word_starts.tolist() == [True, False, True]
+
+
+def test_a_slow_tokenizer_is_refused(tmp_path):
+    (tmp_path / "vocab.txt").write_text("[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\na\n")
+    with pytest.raises(ValueError, match="not a fast tokenizer"):
+        tokenize_texts(["a"], BertTokenizerLegacy(str(tmp_path / "vocab.txt")), max_tokens=8)

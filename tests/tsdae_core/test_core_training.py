@@ -1,0 +1,212 @@
+import math
+import pickle
+
+import core_builders
+import numpy as np
+import pytest
+import torch
+
+from tsdae_core.checkpoint import FILE_NAME, load_training_state, save_training_state
+from tsdae_core.objective import build_objective
+from tsdae_core.optim import OptimConfig, build_optimizer, clip_gradients, learning_rate, set_learning_rate
+from tsdae_core.step import seed_step, training_step
+from tsdae_core.tokens import tokenize_texts
+
+OPTIM = OptimConfig(lr=1e-3, weight_decay=0.01, schedule="cosine", warmup_steps=2)
+
+
+class Run:
+    """A tiny training run: what the pipeline does, without the pipeline."""
+
+    def __init__(self, tokenizer, texts, *, name="tsdae", dropout=0.1, batch_size=8):
+        self.objective = build_objective(name, tokenizer=tokenizer)
+        self.tokens = tokenize_texts(texts, tokenizer, max_tokens=64)
+        self.model = self.objective.build_model(
+            core_builders.bert_encoder(tokenizer, dropout=dropout), seed=1
+        ).train()
+        self.optimizer = build_optimizer(self.model, OPTIM)
+        self.batch_size = batch_size
+        self.step = 0
+
+    def batch(self, rows):
+        return self.objective.make_batch(self.tokens.take(rows), rows, seed=0, epoch=0)
+
+    def rows(self):
+        return (np.arange(self.batch_size) + self.step * self.batch_size) % len(self.tokens)
+
+    def advance(self, num_steps):
+        losses = []
+        for _ in range(num_steps):
+            seed_step(0, self.step, 0)
+            set_learning_rate(self.optimizer, learning_rate(self.step, 20, OPTIM))
+            batch = self.batch(self.rows())
+            count = self.objective.num_targets(batch)
+            stats = training_step(
+                self.model, batch, self.optimizer, global_num_targets=count, max_grad_norm=1.0
+            )
+            assert stats.num_targets == count
+            losses.append(stats.loss)
+            self.step += 1
+        return losses
+
+
+def assert_identical(first, second):
+    for name, value in first.state_dict().items():
+        assert torch.equal(value, second.state_dict()[name]), name
+
+
+@pytest.mark.parametrize("name", ["tsdae", "mlm"])
+def test_resume_is_bit_identical(tokenizer, texts, tmp_path, name):
+    straight = Run(tokenizer, texts, name=name)
+    losses = straight.advance(6)
+    first = Run(tokenizer, texts, name=name)
+    assert first.advance(3) == losses[:3]
+    save_training_state(tmp_path, first.model, first.optimizer, step=3, extra={"seed": 0})
+    second = Run(tokenizer, texts, name=name)
+    core_builders.shake(second.model, seed=9)
+    torch.manual_seed(1234)
+    second.step, extra = load_training_state(tmp_path, second.model, second.optimizer)
+    assert extra == {"seed": 0}
+    assert second.advance(3) == losses[3:]
+    assert_identical(straight.model, second.model)
+
+
+def test_a_kill_while_writing_leaves_the_previous_checkpoint(tokenizer, texts, tmp_path, monkeypatch):
+    run = Run(tokenizer, texts)
+    run.advance(1)
+    save_training_state(tmp_path, run.model, run.optimizer, step=1, extra={})
+    import tsdae_core.checkpoint as checkpoint
+
+    def half_written(_tensors, path, **_options):
+        path.write_bytes(b"half")
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(checkpoint, "save_file", half_written)
+    with pytest.raises(KeyboardInterrupt):
+        save_training_state(tmp_path, run.model, run.optimizer, step=2, extra={})
+    assert [path.name for path in tmp_path.iterdir()] == [FILE_NAME]
+    assert load_training_state(tmp_path, run.model, run.optimizer)[0] == 1
+
+
+def test_loading_never_unpickles_and_refuses_other_models(tokenizer, texts, tmp_path, monkeypatch):
+    run = Run(tokenizer, texts)
+    run.advance(1)
+    save_training_state(tmp_path, run.model, run.optimizer, step=1, extra={})
+
+    def refuse(*_args, **_options):
+        raise AssertionError("unpickled")
+
+    monkeypatch.setattr(pickle, "load", refuse)
+    monkeypatch.setattr(pickle, "loads", refuse)
+    monkeypatch.setattr(torch, "load", refuse)
+    load_training_state(tmp_path, run.model, run.optimizer)
+    other = Run(tokenizer, texts, name="mlm")
+    with pytest.raises(ValueError, match="another model"):
+        load_training_state(tmp_path, other.model, other.optimizer)
+    with pytest.raises(ValueError, match="does not exist"):
+        load_training_state(tmp_path / "none", run.model, run.optimizer)
+
+
+@pytest.mark.parametrize("name", ["tsdae", "mlm"])
+def test_two_ranks_give_the_gradient_of_one_process(tokenizer, texts, name):
+    """Simulate DDP's mean over ranks whose shares hold different numbers of tokens."""
+    run = Run(tokenizer, texts, name=name, dropout=0.0)
+    whole = run.batch(np.arange(12))
+    total = run.objective.num_targets(whole)
+    run.model(whole).loss_sum.div(total).backward()
+    expected = core_builders.gradients(run.model)
+    shares = [run.batch(np.arange(4)), run.batch(np.arange(4, 12))]
+    assert len({run.objective.num_targets(share) for share in shares}) == 2
+    ranks = []
+    for share in shares:
+        (run.model(share).loss_sum * (2 / total)).backward()
+        ranks.append(core_builders.gradients(run.model))
+    for grad_name, want in expected.items():
+        mean = (ranks[0][grad_name] + ranks[1][grad_name]) / 2
+        torch.testing.assert_close(mean, want, atol=1e-7, rtol=1e-4, msg=grad_name)
+
+
+def test_accumulation_equals_the_big_batch(tokenizer, texts):
+    big, parts = (Run(tokenizer, texts, dropout=0.0) for _ in range(2))
+    whole = big.batch(np.arange(12))
+    micro = [parts.batch(rows) for rows in (np.arange(3), np.arange(3, 4), np.arange(4, 12))]
+    total = big.objective.num_targets(whole)
+    one = training_step(big.model, whole, big.optimizer, global_num_targets=total, max_grad_norm=1.0)
+    three = training_step(parts.model, micro, parts.optimizer, global_num_targets=total, max_grad_norm=1.0)
+    assert three.loss == pytest.approx(one.loss, rel=1e-6)
+    assert three.grad_norm == pytest.approx(one.grad_norm, rel=1e-5)
+    assert three.num_targets == one.num_targets == total
+
+
+def test_golden_losses(tokenizer, texts):
+    """Refresh only for a change that is meant to change the numbers, and say so in the commit."""
+    for name, golden in GOLDEN.items():
+        losses = Run(tokenizer, texts, name=name, dropout=0.0).advance(5)
+        assert losses == pytest.approx(golden, rel=2e-6), name
+
+
+GOLDEN = {
+    "tsdae": [5.364676505896695, 5.339294812694099, 5.297635365681476, 5.236061724494485, 5.261104921751384],
+    "mlm": [5.438745498657227, 5.301048914591472, 5.3426229542699355, 5.178163074311756, 5.360060628255209],
+}
+
+
+@pytest.mark.parametrize("name", ["tsdae", "mlm"])
+def test_training_learns(tokenizer, texts, name):
+    run = Run(tokenizer, texts[:8], name=name, dropout=0.0)
+    losses = run.advance(20)
+    assert losses[-1] < losses[0] - 0.3
+
+
+def test_step_seeds_are_keyed():
+    def draw(*key):
+        seed_step(*key)
+        return torch.rand(1).item()
+
+    assert draw(1, 2, 0) == draw(1, 2, 0)
+    assert len({draw(1, 2, 0), draw(1, 2, 1), draw(1, 3, 0), draw(2, 2, 0), draw(2, 1, 0)}) == 5
+
+
+def test_learning_rate_schedules():
+    constant = OptimConfig(lr=2.0)
+    assert {learning_rate(step, 10, constant) for step in range(20)} == {2.0}
+    linear = OptimConfig(lr=2.0, schedule="linear", warmup_steps=4)
+    rates = [learning_rate(step, 12, linear) for step in range(13)]
+    assert rates[:5] == [0.5, 1.0, 1.5, 2.0, 2.0]
+    assert rates[8] == 1.0
+    assert rates[12] == 0.0
+    cosine = OptimConfig(lr=2.0, schedule="cosine")
+    assert learning_rate(5, 10, cosine) == pytest.approx(1.0)
+    assert learning_rate(30, 10, cosine) == pytest.approx(0.0)
+
+
+def test_decay_touches_matrices_only(tokenizer, texts):
+    run = Run(tokenizer, texts)
+    decayed, plain = run.optimizer.param_groups
+    assert decayed["weight_decay"] == OPTIM.weight_decay
+    assert plain["weight_decay"] == 0.0
+    names = {id(param): name for name, param in run.model.named_parameters()}
+    assert not [
+        names[id(p)] for p in decayed["params"] if "norm" in names[id(p)].lower() or "bias" in names[id(p)]
+    ]
+    assert len(decayed["params"]) + len(plain["params"]) == len(names)
+
+
+def test_clipping_covers_all_tensors_and_is_exact_for_large_ones():
+    large, small = torch.nn.Parameter(torch.zeros(3_000_001)), torch.nn.Parameter(torch.zeros(2))
+    large.grad, small.grad = torch.full((3_000_001,), 1e-2), torch.tensor([3.0, 4.0])
+    exact = math.sqrt(3_000_001 * float(large.grad[0]) ** 2 + 25)
+    assert clip_gradients([large, small], max_norm=1.0) == pytest.approx(exact, rel=1e-6)
+    assert clip_gradients([large, small], max_norm=9.0) == pytest.approx(1.0, rel=1e-5)
+    assert small.grad.tolist() == pytest.approx([3 / exact, 4 / exact], rel=1e-5)
+    small.grad[0] = math.nan
+    with pytest.raises(ValueError, match="not finite"):
+        clip_gradients([large, small], max_norm=1.0)
+
+
+@pytest.mark.parametrize(
+    "changes", [{"lr": 0.0}, {"schedule": "step"}, {"weight_decay": -1.0}, {"max_grad_norm": 0.0}]
+)
+def test_bad_optimizer_settings_are_refused(changes):
+    with pytest.raises(ValueError, match=next(iter(changes))):
+        OptimConfig(**changes)

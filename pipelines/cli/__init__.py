@@ -1,0 +1,1 @@
+"""The `tsdae` command: arguments in, text out. The only place that prints and that configures logging."""

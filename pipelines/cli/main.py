@@ -1,0 +1,214 @@
+"""The command line: one command per stage, one that runs them all, and those around them.
+
+Heavy libraries are imported inside the commands, so that help and completion answer at once. A ValueError
+is the user's to mend: one line and exit code 2; `--debug` before the command shows its traceback.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+_CONFIG_HELP = "YAML file; the shipped ones are in configs/."
+_OVERRIDES_HELP = "Settings that win over the file, as key.subkey=value, e.g. train.num_workers=4."
+_WORKSPACE_HELP = "Folder or URL of a finished run."
+_DEFAULT_WORKSPACE = "work/quickstart"
+
+ConfigPath = Annotated[Path, typer.Argument(metavar="CONFIG", help=_CONFIG_HELP, show_default=False)]
+Overrides = Annotated[
+    list[str] | None, typer.Argument(metavar="[KEY=VALUE]...", help=_OVERRIDES_HELP, show_default=False)
+]
+Workspace = Annotated[str, typer.Option("--workspace", "-w", help=_WORKSPACE_HELP, envvar="TSDAE_WORKSPACE")]
+
+app = typer.Typer(
+    name="tsdae",
+    help="Turn unlabelled text into a domain-adapted sentence encoder and a search index (TSDAE on Ray).",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+corpus_app = typer.Typer(help="Make a corpus to try the system on.", no_args_is_help=True)
+config_app = typer.Typer(help="Look at and check configurations.", no_args_is_help=True)
+app.add_typer(corpus_app, name="corpus")
+app.add_typer(config_app, name="config")
+
+
+@app.callback()
+def _options(
+    debug: Annotated[
+        bool, typer.Option("--debug", help="Show log messages and tracebacks of user errors.")
+    ] = False,
+) -> None:
+    _debug["on"] = debug
+    logging.basicConfig(
+        level=logging.INFO if debug else logging.ERROR, format="%(levelname)s %(name)s: %(message)s"
+    )
+
+
+_debug = {"on": False}
+
+
+@app.command()
+def run(config: ConfigPath, overrides: Overrides = None) -> None:
+    """Run the whole job: prepare, train, embed, index, evaluate, register. Finished stages are not redone."""
+    from pipelines.cli.summary import print_summary
+    from pipelines.run import run_all
+
+    resolved = _load(config, overrides)
+    run_all(resolved, reporter=_reporter())
+    print_summary(resolved, Console(highlight=False))
+
+
+@app.command()
+def prepare(config: ConfigPath, overrides: Overrides = None) -> None:
+    """Read the input files, clean and de-duplicate them into corpus/ (and documents/)."""
+    _stages(["prepare"], config, overrides)
+
+
+@app.command()
+def train(config: ConfigPath, overrides: Overrides = None) -> None:
+    """Train the encoder on the prepared corpus; resumes from the last checkpoint."""
+    _stages(["train"], config, overrides)
+
+
+@app.command()
+def embed(config: ConfigPath, overrides: Overrides = None) -> None:
+    """Embed the documents with the trained encoder into vectors/."""
+    _stages(["embed"], config, overrides)
+
+
+@app.command()
+def index(config: ConfigPath, overrides: Overrides = None) -> None:
+    """Build the FAISS index over the vectors and measure its recall against exact search."""
+    _stages(["index"], config, overrides)
+
+
+@app.command()
+def evaluate(config: ConfigPath, overrides: Overrides = None) -> None:
+    """Score the encoder before and after training, its index and BM25 on the tasks; write report/."""
+    _stages(["evaluate"], config, overrides)
+
+
+@app.command()
+def register(config: ConfigPath, overrides: Overrides = None) -> None:
+    """Register the trained encoder in the MLflow model registry."""
+    _stages(["register"], config, overrides)
+
+
+@app.command()
+def search(
+    query: Annotated[str, typer.Argument(help="What to look for.", show_default=False)],
+    workspace: Workspace = _DEFAULT_WORKSPACE,
+    k: Annotated[int, typer.Option("-k", min=1, max=1000, help="Number of documents.")] = 5,
+    json_output: Annotated[
+        bool, typer.Option("--json", help="One JSON object per hit, for programs.")
+    ] = False,
+) -> None:
+    """Search the index of a finished run: ranked documents with ids, scores and texts."""
+    from pipelines.cli.summary import print_hits
+    from pipelines.search import Searcher
+
+    hits = Searcher.open(workspace).search([query], k=k)[0]
+    print_hits(hits, Console(highlight=False, soft_wrap=json_output), json_output=json_output)
+
+
+@app.command()
+def doctor(config: ConfigPath, overrides: Overrides = None) -> None:
+    """Check what would hang or fail later: packages, CPUs, storage, tracking server, upload size."""
+    from pipelines.doctor import examine
+
+    findings = examine(_load(config, overrides))
+    console = Console(highlight=False)
+    for finding in findings:
+        console.print(f"{'ok  ' if finding.ok else 'FAIL'}  {finding.name}: {finding.message}", markup=False)
+    if not all(finding.ok for finding in findings):
+        raise typer.Exit(1)
+
+
+@corpus_app.command("docs")
+def corpus_docs(
+    output: Annotated[Path, typer.Argument(help="Folder to write.")] = Path("work/docs-corpus"),
+    num_queries: Annotated[int, typer.Option(min=1, help="Queries of the retrieval task.")] = 1000,
+    seed: Annotated[int, typer.Option(help="Chooses the queries.")] = 0,
+) -> None:
+    """Write the docstrings of the installed Python packages as sentences, documents and a retrieval task."""
+    from pipelines.docs_corpus import write_docs_corpus
+
+    reporter = _reporter()
+    with reporter.track("corpus docs", total=1, unit="files") as tracker:
+
+        def show(done: int, total: int) -> None:
+            tracker.total = total
+            tracker.set(done)
+
+        summary = write_docs_corpus(output, num_queries=num_queries, seed=seed, on_progress=show)
+    reporter.note(f"corpus docs: {summary}")
+
+
+@config_app.command("show")
+def config_show(config: ConfigPath, overrides: Overrides = None) -> None:
+    """Print the resolved configuration: defaults, file and overrides together."""
+    from pipelines.config_io import config_to_yaml
+
+    sys.stdout.write(config_to_yaml(_load(config, overrides)))
+
+
+@config_app.command("check")
+def config_check(
+    paths: Annotated[list[Path], typer.Argument(help="YAML files, or folders of them.", show_default=False)],
+) -> None:
+    """Check configurations without running anything."""
+    from pipelines.config_io import load_config
+    from pipelines.errors import InputError
+
+    files = [file for path in paths for file in (sorted(path.rglob("*.yaml")) if path.is_dir() else [path])]
+    if not files:
+        raise InputError(f"no YAML files in {', '.join(map(str, paths))}")
+    console = Console(highlight=False)
+    failed = 0
+    for file in files:
+        try:
+            load_config(file)
+            console.print(f"ok    {file}", markup=False)
+        except InputError as error:
+            failed += 1
+            console.print(f"FAIL  {file}: {error}", markup=False)
+    if failed:
+        raise typer.Exit(2)
+
+
+def _load(path: Path, overrides: list[str] | None):  # type: ignore[no-untyped-def]
+    from pipelines.config_io import load_config
+
+    return load_config(path, overrides or ())
+
+
+def _reporter():  # type: ignore[no-untyped-def]
+    from pipelines.progress import Reporter
+
+    return Reporter()
+
+
+def _stages(names: list[str], config: Path, overrides: list[str] | None) -> None:
+    from pipelines.run import run_stages
+
+    run_stages(names, _load(config, overrides), reporter=_reporter())
+
+
+def main() -> None:
+    """Entry point of the `tsdae` command."""
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+    try:
+        app()
+    except ValueError as error:
+        if _debug["on"]:
+            raise
+        reason = " ".join(str(error).split())
+        Console(stderr=True, highlight=False, soft_wrap=True).print(f"error: {reason}", markup=False)
+        sys.exit(2)

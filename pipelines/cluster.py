@@ -1,0 +1,79 @@
+"""Joining or starting the Ray cluster of a run, and the checks that would otherwise show as a silent wait."""
+
+from __future__ import annotations
+
+import logging
+import math
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import ray
+
+from pipelines.config import RunConfig
+from pipelines.errors import InputError
+
+# Two ingest tasks beside the train workers keep the stream ahead of them.
+_INGEST_CPUS = 2
+
+
+def cpus_needed(config: RunConfig) -> int:
+    """Logical CPUs below which some stage of the run would wait for ever."""
+    train = config.train.num_workers * config.train.cpus_per_worker + _INGEST_CPUS
+    embed = config.embed.num_actors * config.embed.cpus_per_actor
+    return math.ceil(max(train, embed))
+
+
+@contextmanager
+def connected(config: RunConfig) -> Iterator[None]:
+    """Runs the body on the configured cluster; a cluster started here is stopped afterwards.
+
+    Raises:
+        InputError: the address does not answer, or the cluster has too few CPUs.
+    """
+    if ray.is_initialized():
+        check_cpus(config)
+        yield
+        return
+    _start(config)
+    try:
+        check_cpus(config)
+        yield
+    finally:
+        ray.shutdown()
+
+
+def _start(config: RunConfig) -> None:
+    if not logging.getLogger().isEnabledFor(logging.INFO):
+        # Ray's C++ side and Ray Data speak to the terminal by themselves, between the lines of our progress.
+        os.environ.setdefault("RAY_BACKEND_LOG_LEVEL", "fatal")
+        logging.getLogger("ray").setLevel(logging.ERROR)
+        logging.getLogger("ray.data").setLevel(logging.ERROR)
+    address = config.cluster.address or os.environ.get("RAY_ADDRESS")
+    try:
+        if address is None:
+            os.environ.setdefault("RAY_AUTH_MODE", "disabled")
+            num_cpus = config.cluster.num_cpus or max(os.cpu_count() or 1, cpus_needed(config))
+            ray.init(
+                num_cpus=num_cpus, include_dashboard=False, logging_level=logging.WARNING, log_to_driver=False
+            )
+        else:
+            ray.init(address=address, logging_level=logging.WARNING, log_to_driver=False)
+    except (ConnectionError, RuntimeError) as error:
+        raise InputError(f"cannot reach a Ray cluster at '{address}': {error}") from error
+
+
+def check_cpus(config: RunConfig) -> None:
+    """Refuses a cluster on which training or ingest could never be scheduled.
+
+    Raises:
+        InputError: with the numbers, and the settings that change them.
+    """
+    available = int(ray.cluster_resources().get("CPU", 0))
+    needed = cpus_needed(config)
+    if available < needed:
+        raise InputError(
+            f"the Ray cluster has {available} CPUs and this run needs {needed}: "
+            f"{config.train.num_workers} train workers x {config.train.cpus_per_worker:g} and {_INGEST_CPUS} for ingest; "
+            "lower train.num_workers or train.cpus_per_worker, raise cluster.num_cpus, or use a larger cluster"
+        )

@@ -1,0 +1,131 @@
+"""From defaults, a YAML file and dotted overrides to a checked RunConfig, and back to YAML.
+
+Later wins: defaults, then the file, then `key.subkey=value` from the command line. Every wrong key or
+value is one InputError that names the dotted key.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import types
+import typing
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pydantic
+import yaml
+
+from pipelines.config import RunConfig
+from pipelines.config_values import config_to_dict
+from pipelines.errors import InputError, nearest
+
+
+def load_config(path: str | Path | None, overrides: Sequence[str] = ()) -> RunConfig:
+    """Reads and checks a configuration.
+
+    Raises:
+        InputError: the file is absent or not YAML, a key is unknown, a value has the wrong type or range.
+    """
+    tree = _read_yaml(Path(path)) if path is not None else {}
+    for override in overrides:
+        _apply_override(tree, override)
+    _check_keys(tree, RunConfig, prefix="")
+    try:
+        return pydantic.TypeAdapter(RunConfig).validate_python(tree)
+    except pydantic.ValidationError as error:
+        raise InputError(_describe(error)) from error
+
+
+def config_to_yaml(config: RunConfig) -> str:
+    """The resolved configuration as YAML that loads back to the same configuration."""
+    return yaml.safe_dump(config_to_dict(config), sort_keys=False)
+
+
+def _read_yaml(path: Path) -> dict[str, Any]:
+    if not path.is_file():
+        raise InputError(f"there is no configuration file '{path}'; the shipped ones are in configs/")
+    try:
+        tree = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        reason = " ".join(str(error).split())
+        raise InputError(f"'{path}' is not valid YAML: {reason}") from error
+    if tree is None:
+        return {}
+    if not isinstance(tree, dict):
+        raise InputError(f"'{path}' must hold a mapping of sections, got {type(tree).__name__}")
+    return tree
+
+
+def _apply_override(tree: dict[str, Any], override: str) -> None:
+    key, separator, text = override.partition("=")
+    if not separator or not key:
+        raise InputError(
+            f"cannot read the override '{override}'; write key.subkey=value, e.g. train.num_workers=4"
+        )
+    try:
+        value = yaml.safe_load(text) if text else None
+    except yaml.YAMLError as error:
+        raise InputError(f"the value of '{override}' is not valid YAML") from error
+    node: Any = tree
+    *parents, last = key.split(".")
+    for parent in parents:
+        node = _child(node, parent, key)
+    if isinstance(node, list):
+        node[_position(node, last, key)] = value
+    else:
+        node[last] = value
+
+
+def _child(node: Any, name: str, key: str) -> Any:
+    """The section (made when absent) or list element one step down the dotted key."""
+    child = node[_position(node, name, key)] if isinstance(node, list) else node.setdefault(name, {})
+    if child is None:
+        child = node[name] = {}
+    if not isinstance(child, dict | list):
+        raise InputError(f"'{key}' cannot be overridden: '{name}' is not a section")
+    return child
+
+
+def _position(items: list[Any], name: str, key: str) -> int:
+    if not name.isdigit() or int(name) >= len(items):
+        raise InputError(f"'{key}' cannot be overridden: '{name}' is not one of its {len(items)} elements (0, 1, ...)")
+    return int(name)
+
+
+def _check_keys(tree: Mapping[Any, Any], config_class: type, *, prefix: str) -> None:
+    hints = typing.get_type_hints(config_class)
+    names = [field.name for field in dataclasses.fields(config_class)]
+    for key, value in tree.items():
+        if key not in names:
+            dotted = [prefix + name for name in names]
+            raise InputError(f"unknown configuration key '{prefix}{key}'.{nearest(f'{prefix}{key}', dotted)}")
+        section, many = _section_of(hints[key])
+        if section is None:
+            continue
+        if many and isinstance(value, list | tuple):
+            for i, item in enumerate(value):
+                if isinstance(item, Mapping):
+                    _check_keys(item, section, prefix=f"{prefix}{key}.{i}.")
+        elif isinstance(value, Mapping):
+            _check_keys(value, section, prefix=f"{prefix}{key}.")
+
+
+def _section_of(hint: Any) -> tuple[type | None, bool]:
+    """The dataclass inside a type hint, and whether the hint is a sequence of them."""
+    if dataclasses.is_dataclass(hint):
+        return typing.cast(type, hint), False
+    origin = typing.get_origin(hint)
+    for argument in typing.get_args(hint):
+        if dataclasses.is_dataclass(argument):
+            return typing.cast(type, argument), origin not in (typing.Union, types.UnionType)
+    return None, False
+
+
+def _describe(error: pydantic.ValidationError) -> str:
+    """The first problem as one line with its dotted key."""
+    first = error.errors()[0]
+    key = ".".join(str(part) for part in first["loc"] if not str(part).endswith("Config"))
+    message = first["msg"].removeprefix("Value error, ")
+    given = "" if first["type"] in ("missing", "value_error") else f", got {first['input']!r}"
+    return f"configuration key '{key}': {message[0].lower()}{message[1:]}{given}"

@@ -1,0 +1,100 @@
+"""The embed stage: one vectors file per shard of the documents, made by Ray Data actors that hold the encoder."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+
+from indexing.vectors import write_vectors
+from pipelines.collection import finished_manifest, read_shard
+from pipelines.config import EmbedConfig, RunConfig
+from pipelines.config_values import config_to_dict
+from pipelines.manifest import Manifest, ShardRecord, StageFolder
+from pipelines.progress import Reporter
+from pipelines.shards import ShardFunction, run_shards
+from pipelines.storage import Location
+from tsdae_core.encoder import SentenceEncoder
+
+# Settings that change how fast vectors are made, not what they are.
+_SPEED_ONLY = ("num_actors", "cpus_per_actor", "gpus_per_actor", "threads_per_actor")
+
+
+def documents_folder(config: RunConfig, workspace: Location) -> Location:
+    """The collection that is searched: `documents/` when configured, the training corpus otherwise."""
+    return workspace / ("documents" if config.documents is not None else "corpus")
+
+
+def embed(
+    config: RunConfig,
+    workspace: Location,
+    *,
+    reporter: Reporter,
+    encoder_folder: str = "encoder",
+    vectors_folder: str = "vectors",
+) -> Manifest:
+    """Runs the stage for one encoder of the workspace (`encoder`, or `start` for the comparison).
+
+    Raises:
+        InputError: the encoder or the documents are not finished.
+    """
+    encoder = finished_manifest(workspace / encoder_folder, command="train")
+    documents_place = documents_folder(config, workspace)
+    documents = finished_manifest(documents_place, command="prepare")
+    settings = {key: value for key, value in config_to_dict(config.embed).items() if key not in _SPEED_ONLY}
+    inputs = {"encoder": encoder.digest, "documents": documents.digest}
+    stage = StageFolder(workspace / vectors_folder, stage="vectors", config=settings, inputs=inputs)
+    num_rows = documents.counts["rows_kept"]
+    if (manifest := stage.finished()) is not None:
+        reporter.note(f"{vectors_folder}: up to date, {num_rows:,} vectors")
+        return manifest
+    stage.begin()
+    worker = _EmbedActor(workspace / encoder_folder, documents_place, stage.folder, config.embed)
+    items: dict[str, dict[str, Any]] = {shard.name: {} for shard in documents.shards}
+    resources = {"cpus": config.embed.cpus_per_actor, "gpus": config.embed.gpus_per_actor}
+    shards = run_shards(
+        stage,
+        "embed",
+        items,
+        worker,
+        reporter=reporter,
+        label=f"embed ({encoder_folder})",
+        unit="texts",
+        total_units=num_rows,
+        resources=resources,
+        num_actors=min(config.embed.num_actors, len(items)),
+    )
+    written = sum(shard.num_rows for shard in shards)
+    assert written == num_rows, f"{written} vectors for {num_rows} rows"
+    return stage.finish(counts={"vectors": written, "dim": encoder.counts["dim"]}, shards=shards)
+
+
+class _EmbedActor:
+    """Makes the function that embeds one shard; the encoder is loaded once per actor."""
+
+    def __init__(self, encoder: Location, documents: Location, vectors: Location, config: EmbedConfig):
+        self.encoder, self.documents, self.vectors, self.config = encoder, documents, vectors, config
+
+    def __call__(self) -> ShardFunction:
+        config = self.config
+        torch.set_num_threads(config.threads_per_actor)
+        device = "cuda" if config.gpus_per_actor else "cpu"
+        with self.encoder.as_local_folder() as folder:
+            encoder = SentenceEncoder.load(str(folder), device=device)
+
+        def work(name: str, spec: Mapping[str, Any]) -> ShardRecord:
+            table = read_shard(self.documents, name, ["row_id", "text"])
+            vectors = encoder.encode(table.column("text").to_pylist(), batch_tokens=config.batch_tokens)
+            place = self.vectors / f"{name}.parquet"
+            with place.write_atomically() as target:
+                write_vectors(
+                    target.filesystem,
+                    target.path,
+                    table.column("row_id").to_numpy(),
+                    vectors,
+                    dtype=config.dtype,
+                )
+            return ShardRecord(name=name, num_rows=table.num_rows, digest=place.sha256())
+
+        return work

@@ -1,0 +1,101 @@
+"""The stages in their order, on one cluster, one run at a time per workspace."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+
+import filelock
+
+from pipelines.cluster import connected
+from pipelines.collection import finished_manifest
+from pipelines.config import RunConfig
+from pipelines.embed import embed
+from pipelines.errors import InputError
+from pipelines.evaluate import evaluate
+from pipelines.index_stage import build_index
+from pipelines.prepare import prepare
+from pipelines.progress import Reporter
+from pipelines.register import register
+from pipelines.storage import Location
+from pipelines.train import train
+
+_LOCK_NAME = ".lock"
+
+
+def run_all(config: RunConfig, *, reporter: Reporter) -> None:
+    """Runs every stage that is not finished yet."""
+    run_stages(list(_STAGES), config, reporter=reporter)
+
+
+def run_stages(names: Sequence[str], config: RunConfig, *, reporter: Reporter) -> None:
+    """Runs the named stages in order; each needs the earlier ones finished.
+
+    Raises:
+        InputError: bad input or settings, an earlier stage missing, or another run at work in the workspace.
+    """
+    workspace = Location.parse(config.workspace)
+    with _only_one(workspace), connected(config):
+        for number, name in enumerate(names, 1):
+            if len(names) > 1:
+                reporter.note(f"[{number}/{len(names)}] {name}")
+            started_s = time.monotonic()
+            _STAGES[name](config, workspace, reporter)
+            reporter.note(f"  {name} took {time.monotonic() - started_s:.0f} s")
+
+
+def _prepare(config: RunConfig, workspace: Location, reporter: Reporter) -> None:
+    prepare("corpus", config.corpus, workspace, reporter=reporter)
+    if config.documents is not None:
+        prepare("documents", config.documents, workspace, reporter=reporter)
+
+
+def _train(config: RunConfig, workspace: Location, reporter: Reporter) -> None:
+    train(config, workspace, finished_manifest(workspace / "corpus", command="prepare"), reporter=reporter)
+
+
+def _embed(config: RunConfig, workspace: Location, reporter: Reporter) -> None:
+    embed(config, workspace, reporter=reporter)
+
+
+def _index(config: RunConfig, workspace: Location, reporter: Reporter) -> None:
+    build_index(config, workspace, reporter=reporter)
+
+
+def _evaluate(config: RunConfig, workspace: Location, reporter: Reporter) -> None:
+    evaluate(config, workspace, reporter=reporter)
+
+
+def _register(config: RunConfig, workspace: Location, reporter: Reporter) -> None:
+    register(config, workspace, reporter=reporter)
+
+
+_STAGES: dict[str, Callable[[RunConfig, Location, Reporter], None]] = {
+    "prepare": _prepare,
+    "train": _train,
+    "embed": _embed,
+    "index": _index,
+    "evaluate": _evaluate,
+    "register": _register,
+}
+
+
+@contextmanager
+def _only_one(workspace: Location) -> Iterator[None]:
+    """Holds the workspace's lock (local workspaces); a killed run's lock is free at once."""
+    if not workspace.is_local:
+        yield
+        return
+    workspace.make_dir()
+    lock = filelock.FileLock((workspace / _LOCK_NAME).path)
+    try:
+        lock.acquire(timeout=0)
+    except filelock.Timeout:
+        raise InputError(
+            f"another run is at work in '{workspace}'; wait for it or use another workspace"
+        ) from None
+    try:
+        yield
+    finally:
+        lock.release()

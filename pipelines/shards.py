@@ -1,0 +1,150 @@
+"""Running one function per shard on Ray Data, skipping what an interrupted run already finished.
+
+A work item has a name and produces one output file and one receipt; the driver holds names and receipts
+only, never rows.
+"""
+
+from __future__ import annotations
+
+import json
+import pickle
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, TypeAlias
+
+import ray
+import ray.data
+from ray.exceptions import RayError
+
+from pipelines.manifest import ShardRecord, StageFolder, write_receipt
+from pipelines.progress import Reporter
+from pipelines.storage import Location
+
+# A Ray Data block per item up to this many; beyond it, blocks of several items keep the driver's list small.
+_MAX_BLOCKS = 5_000
+
+@dataclass(frozen=True)
+class _Item:
+    """What travels to a task, pickled: our own objects inside our own cluster."""
+
+    name: str
+    receipt: Location
+    spec: Mapping[str, Any]
+
+
+ShardFunction: TypeAlias = Callable[[str, Mapping[str, Any]], ShardRecord]
+
+
+def run_shards(
+    stage: StageFolder,
+    group: str,
+    items: Mapping[str, Mapping[str, Any]],
+    work: Callable[[], ShardFunction],
+    *,
+    reporter: Reporter,
+    label: str,
+    unit: str = "rows",
+    resources: Mapping[str, float] | None = None,
+    num_actors: int = 0,
+    total_units: int | None = None,
+) -> list[ShardRecord]:
+    """Applies the function that `work()` makes to every item and returns all receipts, sorted by item.
+
+    items: by name, what the function needs to know (plain, picklable values).
+    num_actors: 0 runs tasks; more runs that many actors, each calling `work()` once (to load a model).
+    total_units: what the progress counts to; None counts shards.
+    """
+    done = stage.receipts(group)
+    todo = [name for name in items if name not in done]
+    total = len(items) if total_units is None else total_units
+
+    def size(record: ShardRecord) -> int:
+        return 1 if total_units is None else record.num_rows
+
+    with reporter.track(label, total=total, unit="shards" if total_units is None else unit) as tracker:
+        tracker.resume_at(sum(size(record) for record in done.values()))
+        todo_items = {name: items[name] for name in todo}
+        for name, record in _execute(
+            stage, group, todo_items, work, resources=resources or {}, actors=num_actors
+        ):
+            done[name] = record
+            tracker.advance(size(record))
+    assert set(done) >= set(items)
+    return [done[name] for name in sorted(items)]
+
+
+def _execute(
+    stage: StageFolder,
+    group: str,
+    items: Mapping[str, Mapping[str, Any]],
+    work: Callable[[], ShardFunction],
+    *,
+    resources: Mapping[str, float],
+    actors: int,
+) -> Iterator[tuple[str, ShardRecord]]:
+    if not items:
+        return
+    places = {name: stage.receipt_place(group, name) for name in items}
+    rows = [{"item": pickle.dumps(_Item(name, places[name], dict(spec)))} for name, spec in items.items()]
+    options: dict[str, Any] = {"num_cpus": resources.get("cpus", 1.0)}
+    if resources.get("gpus"):
+        options["num_gpus"] = resources["gpus"]
+    if actors:
+        options["compute"] = ray.data.ActorPoolStrategy(size=actors)
+    context = ray.data.DataContext.get_current().copy()
+    context.enable_progress_bars = False
+    context.print_on_execution_start = False
+    with ray.data.DataContext.current(context):
+        dataset = ray.data.from_items(rows, override_num_blocks=min(len(rows), _MAX_BLOCKS))
+        runner = _ShardActor if actors else _run_one
+        arguments = {"fn_constructor_args": (work,)} if actors else {"fn_args": (work,)}
+        dataset = dataset.map(runner, **arguments, **options)
+        try:
+            for row in dataset.iter_rows():
+                yield row["name"], ShardRecord(**json.loads(row["record"]))
+        except RayError as error:
+            raise user_error_in(error) or error from error
+
+
+def _run_one(row: dict[str, Any], work: Callable[[], ShardFunction]) -> dict[str, Any]:
+    return _finish(row, work())
+
+
+class _ShardActor:
+    def __init__(self, work: Callable[[], ShardFunction]):
+        self._function = work()
+
+    def __call__(self, row: dict[str, Any]) -> dict[str, Any]:
+        return _finish(row, self._function)
+
+
+def _finish(row: dict[str, Any], function: ShardFunction) -> dict[str, Any]:
+    item: _Item = pickle.loads(row["item"])
+    record = function(item.name, item.spec)
+    write_receipt(item.receipt, record)
+    return {"name": item.name, "record": json.dumps(asdict(record))}
+
+
+def user_error_in(error: BaseException) -> ValueError | None:
+    """The ValueError that a task raised for the user, dug out of Ray's wrapping; None for our own defects."""
+    seen: set[int] = set()
+    stack: list[BaseException | None] = [error]
+    while stack:
+        current = stack.pop()
+        if current is None or id(current) in seen:
+            continue
+        seen.add(id(current))
+        if isinstance(current, ValueError) and not isinstance(current, RayError):
+            return current
+        stack += [getattr(current, "cause", None), current.__cause__, current.__context__]
+    return None
+
+
+def shard_name(number: int) -> str:
+    """part-00007: the name of a shard everywhere, without its suffix."""
+    return f"part-{number:05d}"
+
+
+def names(count: int) -> Sequence[str]:
+    """The names of `count` shards."""
+    return [shard_name(number) for number in range(count)]

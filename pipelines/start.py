@@ -1,0 +1,78 @@
+"""The starting encoder of a run, resolved once into the workspace so that every worker loads the same files.
+
+`small` is the encoder that ships with the project, `scratch` is built here from a sample of the corpus, and
+anything else is a local folder or a hub name.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+
+from tsdae_core.pretrained import small_encoder_path
+from tsdae_core.scratch import build_scratch_encoder, train_tokenizer
+
+from pipelines.collection import sample_texts
+from pipelines.config import ModelConfig, RunConfig
+from pipelines.config_values import config_to_dict
+from pipelines.errors import InputError
+from pipelines.manifest import Manifest, StageFolder
+from pipelines.progress import Reporter
+from pipelines.storage import Location
+from tsdae_core.encoder import SentenceEncoder
+
+START_FOLDER = "start"
+_TOKENIZER_SAMPLE_ROWS = 200_000
+
+
+def resolve_start(
+    config: RunConfig, workspace: Location, corpus: Manifest, *, reporter: Reporter
+) -> Manifest:
+    """Writes `start/`, the encoder (and its language-model head, if any) that training begins with.
+
+    Raises:
+        InputError: the named encoder cannot be loaded.
+    """
+    model = config.model
+    settings = {"model": config_to_dict(model), "seed": config.seed}
+    inputs = {"corpus": corpus.digest} if model.start == "scratch" else {"checkpoint": _describe(model.start)}
+    stage = StageFolder(workspace / START_FOLDER, stage="start", config=settings, inputs=inputs)
+    if (manifest := stage.finished()) is not None:
+        return manifest
+    stage.begin()
+    if model.start == "scratch":
+        reporter.note("start: training a tokenizer and building a new encoder")
+        encoder = _scratch(model, workspace, corpus, seed=config.seed)
+    else:
+        source = str(small_encoder_path()) if model.start == "small" else model.start
+        reporter.note(f"start: loading {model.start}")
+        try:
+            encoder = SentenceEncoder.load(source, pooling=model.pooling, max_tokens=model.max_tokens)
+        except (OSError, ValueError) as error:
+            raise InputError(
+                f"cannot load model.start '{model.start}': {_first_line(error)} "
+                "(it may be small, scratch, a local folder, or a hub name where there is a network)"
+            ) from error
+    with tempfile.TemporaryDirectory(prefix="tsdae-start-") as folder:
+        encoder.save(Path(folder), lm_head=encoder.lm_head)
+        files = stage.folder.upload_folder(Path(folder))
+    return stage.finish(counts={"dim": encoder.dim}, files=files)
+
+
+def _scratch(model: ModelConfig, workspace: Location, corpus: Manifest, *, seed: int) -> SentenceEncoder:
+    texts = sample_texts(workspace / "corpus", corpus, _TOKENIZER_SAMPLE_ROWS)
+    tokenizer = train_tokenizer(texts, vocab_size=model.scratch.vocab_size)
+    return build_scratch_encoder(model.scratch, tokenizer, pooling=model.pooling, seed=seed, texts=texts)
+
+
+def _describe(start: str) -> str:
+    """Tells a changed local checkpoint from an unchanged one; hub names stand for themselves."""
+    folder = small_encoder_path() if start == "small" else Path(start)
+    if not folder.is_dir():
+        return start
+    files = sorted(path for path in folder.rglob("*") if path.is_file())
+    return ", ".join(f"{p.relative_to(folder)} {Location.parse(p).sha256()}" for p in files)
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).strip().split("\n")[0]

@@ -1,0 +1,217 @@
+"""MLflow: one run per training, metrics by global step, the registry.
+
+The only file of the pipeline that imports mlflow (besides `registry_model`, the code that is logged with a
+model and runs wherever MLflow loads it). A run is found again by its fingerprint, so restarts and reruns
+go on with it instead of making a second one.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import mlflow
+import mlflow.pyfunc
+from mlflow.entities import Metric, Param, RunTag
+from mlflow.exceptions import MlflowException
+from mlflow.models import ModelSignature
+from mlflow.tracking import MlflowClient
+from mlflow.types import ColSpec, DataType, Schema, TensorSpec
+
+from pipelines.config import RunConfig
+from pipelines.errors import InputError
+from pipelines.storage import Location
+
+FINGERPRINT_TAG = "tsdae.fingerprint"
+_MAX_PARAM_CHARS = 5_000
+_METRICS_PER_CALL = 1_000
+_PARAMS_PER_CALL = 100
+_MODEL_CODE = Path(__file__).with_name("registry_model.py")
+_CORE_PACKAGE = Path(__file__).parents[1] / "tsdae_core"
+
+
+@dataclass(frozen=True)
+class Tracker:
+    """Where runs are logged: a tracking URI and an experiment. Picklable; workers use it with a run id."""
+
+    uri: str
+    experiment: str
+    artifact_root: str | None
+
+    @staticmethod
+    def of(config: RunConfig, workspace: Location) -> Tracker:
+        """The configured tracking server, MLFLOW_TRACKING_URI, or a sqlite database in the workspace.
+
+        Raises:
+            InputError: the workspace is remote and no server is named.
+        """
+        uri = config.tracking.uri or os.environ.get("MLFLOW_TRACKING_URI")
+        if uri:
+            return Tracker(uri, config.tracking.experiment, None)
+        if not workspace.is_local:
+            raise InputError(
+                "a remote workspace needs an MLflow server: set tracking.uri or MLFLOW_TRACKING_URI"
+            )
+        folder = workspace.local_path
+        folder.mkdir(parents=True, exist_ok=True)
+        return Tracker(
+            f"sqlite:///{folder / 'mlflow.db'}", config.tracking.experiment, str(folder / "mlartifacts")
+        )
+
+    def client(self) -> MlflowClient:
+        """An MLflow client of this server."""
+        _quiet()
+        return MlflowClient(self.uri)
+
+    def find_run(self, fingerprint: str) -> str | None:
+        """The id of the run with this fingerprint, if there is one."""
+        runs = self.client().search_runs(
+            [self.experiment_id()], f"tags.`{FINGERPRINT_TAG}` = '{fingerprint}'", max_results=1
+        )
+        return str(runs[0].info.run_id) if runs else None
+
+    def open_run(self, name: str, *, fingerprint: str, params: Mapping[str, Any]) -> str:
+        """The id of the run with this fingerprint, made now if there is none.
+
+        Raises:
+            InputError: the server does not answer or refuses.
+        """
+        try:
+            found = self.find_run(fingerprint)
+            client = self.client()
+            if found is not None:
+                client.update_run(found, status="RUNNING")
+                return found
+            run = client.create_run(self.experiment_id(), run_name=name, tags={FINGERPRINT_TAG: fingerprint})
+            entries = [Param(key, str(value)[:_MAX_PARAM_CHARS]) for key, value in params.items()]
+            for i in range(0, len(entries), _PARAMS_PER_CALL):
+                client.log_batch(run.info.run_id, params=entries[i : i + _PARAMS_PER_CALL])
+        except MlflowException as error:
+            raise InputError(
+                f"the MLflow server at '{self.uri}' refused: {str(error).splitlines()[0]}"
+            ) from error
+        return str(run.info.run_id)
+
+    def experiment_id(self) -> str:
+        """The id of the experiment, made now if there is none."""
+        client = self.client()
+        found = client.get_experiment_by_name(self.experiment)
+        if found is not None:
+            return str(found.experiment_id)
+        return str(client.create_experiment(self.experiment, artifact_location=self.artifact_root))
+
+    def log_metrics(self, run_id: str, rows: Sequence[tuple[int, int, Mapping[str, float]]]) -> None:
+        """Logs (global step, milliseconds since 1970, values by name) rows."""
+        metrics = [
+            Metric(key, float(value), time_ms, step)
+            for step, time_ms, values in rows
+            for key, value in values.items()
+        ]
+        client = self.client()
+        for i in range(0, len(metrics), _METRICS_PER_CALL):
+            client.log_batch(run_id, metrics=metrics[i : i + _METRICS_PER_CALL])
+
+    def log_file(self, run_id: str, path: Path, *, folder: str | None = None) -> None:
+        """Stores a file among the run's artifacts."""
+        self.client().log_artifact(run_id, str(path), folder)
+
+    def set_tags(self, run_id: str, tags: Mapping[str, str]) -> None:
+        """Sets tags of a run."""
+        self.client().log_batch(run_id, tags=[RunTag(key, value) for key, value in tags.items()])
+
+    def close_run(self, run_id: str, *, status: str) -> None:
+        """Marks a run as FINISHED or FAILED."""
+        self.client().set_terminated(run_id, status)
+
+    def register_encoder(
+        self,
+        name: str,
+        encoder: Path,
+        *,
+        run_id: str,
+        fingerprint: str,
+        alias: str,
+        tags: Mapping[str, str],
+        dim: int,
+    ) -> str:
+        """Logs the encoder as a pyfunc model, registers a version and points the alias at it.
+
+        A version with the same fingerprint is used again. Returns the version number.
+        """
+        client = self.client()
+        version = self._find_version(name, fingerprint)
+        if version is None:
+            model_uri = self._log_model(encoder, run_id=run_id, dim=dim)
+            with self._active():
+                made = mlflow.register_model(model_uri, name, tags={FINGERPRINT_TAG: fingerprint, **tags})
+            version = str(made.version)
+        client.set_registered_model_alias(name, alias, version)
+        return version
+
+    def _find_version(self, name: str, fingerprint: str) -> str | None:
+        for version in self.client().search_model_versions(f"name = '{name}'"):
+            if version.tags.get(FINGERPRINT_TAG) == fingerprint:
+                return str(version.version)
+        return None
+
+    def _log_model(self, encoder: Path, *, run_id: str, dim: int) -> str:
+        signature = ModelSignature(
+            inputs=Schema([ColSpec(DataType.string)]),
+            outputs=Schema([TensorSpec(_float32(), (-1, dim))]),
+        )
+        with self._active(), mlflow.start_run(run_id=run_id):
+            info = mlflow.pyfunc.log_model(
+                name="encoder",
+                python_model=str(_MODEL_CODE),
+                artifacts={"encoder": str(encoder)},
+                code_paths=[str(_CORE_PACKAGE)],
+                signature=signature,
+                input_example=["How do I reset a counter?"],
+                pip_requirements=_model_requirements(),
+            )
+        return str(info.model_uri)
+
+    @contextmanager
+    def _active(self) -> Iterator[None]:
+        """Points MLflow's global state at this server while the body runs."""
+        _quiet()
+        before = mlflow.get_tracking_uri()
+        mlflow.set_tracking_uri(self.uri)
+        try:
+            yield
+        finally:
+            mlflow.set_tracking_uri(before)
+
+
+def _float32() -> Any:
+    import numpy as np
+
+    return np.dtype(np.float32)
+
+
+def _model_requirements() -> list[str]:
+    """What loading the logged encoder needs, at the versions that made it."""
+    from importlib.metadata import version
+
+    packages = (
+        "mlflow",
+        "torch",
+        "transformers",
+        "tokenizers",
+        "safetensors",
+        "numpy",
+        "scipy",
+        "huggingface-hub",
+    )
+    return [f"{name}=={version(name).partition('+')[0]}" for name in packages]
+
+
+def _quiet() -> None:
+    """MLflow's own progress notes do not belong between the lines of ours."""
+    for name in ("mlflow", "alembic"):
+        logging.getLogger(name).setLevel(logging.WARNING)

@@ -1,0 +1,212 @@
+"""The train stage on the driver: starting encoder, tokens, one MLflow run, Ray Train, the encoder folder.
+
+Interrupted at any moment, the same command goes on from the last checkpoint: Ray Train finds it under a run
+name made of the stage's fingerprint, MLflow's run by the same fingerprint.
+"""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import pyarrow.fs as pafs
+import ray.train
+from ray.exceptions import RayError
+from ray.train.torch import TorchTrainer
+
+from pipelines.config import RunConfig, TrainConfig
+from pipelines.config_io import config_to_yaml
+from pipelines.config_values import config_to_dict
+from pipelines.errors import InputError
+from pipelines.lanes import LanePlan
+from pipelines.manifest import Manifest, StageFolder
+from pipelines.progress import Reporter
+from pipelines.progress_board import followed, new_board
+from pipelines.shards import user_error_in
+from pipelines.start import resolve_start
+from pipelines.storage import Location
+from pipelines.token_shards import TokenRows, tokenize
+from pipelines.tracking import Tracker
+from pipelines.train_worker import ENCODER_FOLDER, LOG_NAME, TrainJob, train_worker
+from tsdae_core.encoder import SentenceEncoder
+from tsdae_core.objective import build_objective
+
+_MAX_LANES = 64
+_KEPT_CHECKPOINTS = 2
+# Settings that change where and how fast training runs, not what it computes.
+_SPEED_ONLY = (
+    "num_workers",
+    "cpus_per_worker",
+    "gpus_per_worker",
+    "threads_per_worker",
+    "max_failures",
+    "checkpoint_every",
+)
+
+
+def train(config: RunConfig, workspace: Location, corpus: Manifest, *, reporter: Reporter) -> Manifest:
+    """Runs the stage unless it is finished; writes `encoder/`.
+
+    Raises:
+        InputError: the starting encoder, the settings or the tracking server cannot be used.
+    """
+    start = resolve_start(config, workspace, corpus, reporter=reporter)
+    tokens = tokenize(config, workspace, corpus, start, reporter=reporter)
+    settings = {key: value for key, value in config_to_dict(config.train).items() if key not in _SPEED_ONLY}
+    inputs = {"start": start.digest, "tokens": tokens.digest}
+    stage = StageFolder(
+        workspace / ENCODER_FOLDER, stage="encoder", config=settings | {"seed": config.seed}, inputs=inputs
+    )
+    if (manifest := stage.finished()) is not None:
+        reporter.note(f"train: up to date, {manifest.counts['steps']:,} steps")
+        return manifest
+    stage.begin()
+    tracker = Tracker.of(config, workspace)
+    run_id = tracker.open_run(
+        f"train-{stage.fingerprint[:8]}", fingerprint=stage.fingerprint, params=flatten(config_to_dict(config))
+    )
+    job = _job(config, workspace, tokens, tracker, run_id)
+    _announce(config.train, job.plan, reporter)
+    try:
+        checkpoint = _fit(config.train, job, workspace, stage.fingerprint[:16], reporter)
+        manifest = _take_encoder(stage, checkpoint, config.train)
+        _log_artifacts(tracker, run_id, stage.folder, config)
+    except BaseException:
+        tracker.close_run(run_id, status="FAILED")
+        raise
+    tracker.close_run(run_id, status="FINISHED")
+    return manifest
+
+
+def flatten(tree: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Nested dicts as one dict with dotted keys."""
+    flat: dict[str, Any] = {}
+    for key, value in tree.items():
+        flat |= flatten(value, f"{prefix}{key}.") if isinstance(value, dict) else {f"{prefix}{key}": value}
+    return flat
+
+
+def num_lanes(config: TrainConfig) -> int:
+    """The configured number of lanes, or the default made from the batch size.
+
+    Raises:
+        InputError: the number of workers does not divide it.
+    """
+    lanes = config.num_lanes or math.gcd(config.batch_size, _MAX_LANES)
+    if lanes % config.num_workers:
+        fitting = [n for n in range(1, lanes + 1) if lanes % n == 0]
+        raise InputError(
+            f"train.num_workers={config.num_workers} must divide the {lanes} lanes of "
+            f"train.batch_size={config.batch_size}; use one of {', '.join(map(str, fitting))} workers, "
+            "or another batch size or train.num_lanes"
+        )
+    return lanes
+
+
+def _job(config: RunConfig, workspace: Location, tokens: Manifest, tracker: Tracker, run_id: str) -> TrainJob:
+    with (workspace / "start").as_local_folder() as folder:
+        tokenizer = SentenceEncoder.load(str(folder)).tokenizer
+    train = config.train
+    chosen = {"tsdae": train.tsdae, "mlm": train.mlm}[train.objective]
+    return TrainJob(
+        config=train,
+        seed=config.seed,
+        workspace=workspace,
+        tokens=tokens,
+        plan=LanePlan(
+            num_rows=TokenRows.open(workspace, tokens).num_rows,
+            batch_size=train.batch_size,
+            num_lanes=num_lanes(train),
+            seed=config.seed,
+        ),
+        objective=build_objective(train.objective, tokenizer=tokenizer, config=chosen),
+        tracker=tracker,
+        run_id=run_id,
+        board=new_board(),
+    )
+
+
+def _announce(config: TrainConfig, plan: LanePlan, reporter: Reporter) -> None:
+    epochs = config.num_steps / plan.steps_per_epoch
+    reporter.note(
+        f"train: {config.objective}, {config.num_steps:,} steps of {config.batch_size} sentences "
+        f"({epochs:.2f} passes over {plan.num_rows:,}), {config.num_workers} workers"
+    )
+
+
+def _fit(
+    config: TrainConfig, job: TrainJob, workspace: Location, name: str, reporter: Reporter
+) -> ray.train.Checkpoint:
+    resources = {"CPU": config.cpus_per_worker}
+    if config.gpus_per_worker:
+        resources["GPU"] = config.gpus_per_worker
+    storage = workspace / "training"
+    trainer = TorchTrainer(
+        train_worker,
+        train_loop_config={"job": job},
+        scaling_config=ray.train.ScalingConfig(
+            num_workers=config.num_workers, use_gpu=config.gpus_per_worker > 0, resources_per_worker=resources
+        ),
+        run_config=ray.train.RunConfig(
+            name=name,
+            storage_path=storage.path,
+            storage_filesystem=None if storage.is_local else storage.filesystem,
+            failure_config=ray.train.FailureConfig(max_failures=config.max_failures),
+            checkpoint_config=ray.train.CheckpointConfig(num_to_keep=_KEPT_CHECKPOINTS),
+        ),
+    )
+    with (
+        reporter.track("train", total=config.num_steps, unit="steps") as progress,
+        followed(job.board, progress),
+    ):
+        try:
+            result = trainer.fit()
+        except (RayError, ray.train.TrainingFailedError) as error:
+            raise user_error_in(error) or error from error
+    assert result.checkpoint is not None
+    return result.checkpoint
+
+
+def _take_encoder(stage: StageFolder, checkpoint: ray.train.Checkpoint, config: TrainConfig) -> Manifest:
+    with checkpoint.as_directory() as folder:
+        encoder = Path(folder) / ENCODER_FOLDER
+        assert encoder.is_dir(), f"the last checkpoint {checkpoint} has no encoder"
+        files = stage.folder.upload_folder(encoder)
+        loaded = SentenceEncoder.load(str(encoder))
+    log = (stage.folder / LOG_NAME).read_json()
+    facts = {
+        "encoder_fingerprint": loaded.fingerprint(),
+        "stream_digest": f"{log['stream_digest']:016x}",
+        "last_loss": log["losses"][-1][1],
+        "validation_losses": log["validation_losses"],
+    }
+    counts = {
+        "steps": config.num_steps,
+        "sentences": log["num_sentences"],
+        "target_tokens": log["num_target_tokens"],
+        "dim": loaded.dim,
+    }
+    return stage.finish(counts=counts, files=files, facts=facts)
+
+
+def _log_artifacts(tracker: Tracker, run_id: str, encoder: Location, config: RunConfig) -> None:
+    import tempfile
+
+    with tempfile.TemporaryDirectory(prefix="tsdae-artifacts-") as folder:
+        path = Path(folder) / "config.yaml"
+        path.write_text(config_to_yaml(config), encoding="utf-8")
+        tracker.log_file(run_id, path)
+        for name in ("manifest.json", LOG_NAME):
+            copy = Path(folder) / name
+            copy.write_bytes((encoder / name).read_bytes())
+            tracker.log_file(run_id, copy)
+
+
+def remove_other_runs(workspace: Location, keep: str) -> None:
+    """Deletes the checkpoints of earlier settings; they belong to an encoder that is gone."""
+    storage = workspace / "training"
+    selector = pafs.FileSelector(storage.path, allow_not_found=True)
+    for info in storage.filesystem.get_file_info(selector):
+        if info.type == pafs.FileType.Directory and info.base_name != keep:
+            storage.filesystem.delete_dir(info.path)

@@ -104,5 +104,5 @@ def clip_gradients(params: Iterable[nn.Parameter], *, max_norm: float) -> float:
 
 
 def _squared_norm(grad: Tensor) -> Tensor:
-    pieces = grad.detach().reshape(-1).split(_NORM_CHUNK)
+    pieces = torch.split(grad.detach().reshape(-1), _NORM_CHUNK)
     return torch.stack([piece.square().sum(dtype=torch.float32).double() for piece in pieces]).sum()

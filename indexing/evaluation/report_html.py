@@ -13,7 +13,6 @@ from indexing.evaluation.summary import Cell, TaskSummary, mean_over_tasks, summ
 
 # The typographic minus is as wide as the plus.
 MINUS = "\u2212"
-RELEVANT_ITEM = '<li class="hit">✓ '
 
 
 def render_html(report: ReportInput) -> str:
@@ -132,10 +131,10 @@ def _example(example: QueryExample) -> str:
 def _ranking(ranking: SystemRanking) -> str:
     rank = ranking.best_relevant_rank
     place = f"relevant at place {rank}" if rank else "relevant not found"
-    hits = "".join(
-        f"{RELEVANT_ITEM if hit.is_relevant else '<li>'}{escape(shorten_text(hit.text, limit=140))} <small>{hit.score:.3f}</small></li>"
-        for hit in ranking.hits
-    )
+    hits = ""
+    for hit in ranking.hits:
+        start = '<li class="hit">✓ ' if hit.is_relevant else "<li>"
+        hits += f"{start}{escape(shorten_text(hit.text, limit=140))} <small>{hit.score:.3f}</small></li>"
     return (
         f'<div class="side"><h3>{escape(ranking.system)}<span>{place}</span></h3>'
         f"<ol>{hits or '<li>no hits</li>'}</ol></div>"

@@ -36,7 +36,7 @@ def shorten_text(text: str, *, limit: int = MAX_TEXT_LENGTH) -> str:
     if len(line) <= limit:
         return line
     head = line[: limit - 1]
-    return (head.rsplit(" ", maxsplit=1)[0] or head) + "…"
+    return (head.rsplit(" ", maxsplit=1)[0] or head).rstrip(" .,;:") + "…"
 
 
 def flatten_facts(facts: Mapping[str, object], *, prefix: str = "") -> list[tuple[str, str]]:

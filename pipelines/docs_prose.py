@@ -75,6 +75,7 @@ _INLINE: Sequence[tuple[re.Pattern[str], str]] = tuple(
         (r"\[`?~?!?(?:[\w.]+\.)?([\w.()]+)`\]", r"\1"),  # Hugging Face reference [`~a.B`]
         (r"\[([^\]\[]+)\]\((?:[^()\s]|\([^)]*\))*\)", r"\1"),  # Markdown link
         (r"\[([^\]\[]+)\]\[[^\]\[]*\]", r"\1"),  # Markdown reference link
+        (r"(?<![\w\])])\[([A-Za-z]{3}[A-Za-z ]*)\](?![\[(\w])", r"\1"),  # Markdown short reference link
         (_CITATION_AS_WORD + r"\[[#*\w-]+\]_", "\ufffd"),  # "as shown in [1]_": no words can stand for it
         (r"\s*\[[#*\w-]+\]_", ""),  # any other citation or footnote
         (r":math:`([\w\s,.()]+)`", r"\1"),

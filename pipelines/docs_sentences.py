@@ -38,7 +38,7 @@ _MARKUP = re.compile(
     r"[`\\{}|$^<>~@#\ufffd]|\*\*|\w\*\*?\w|__\w+__\s*$|::|->|:\w+:|https?:|www\.|%[(sdrf]|[=\-_.+*]{3,}|"
     r">>>|\]\(|\[\s*\]|\(\s*[,.)]|\w/\w+/\w|\bTODO\b|\bFIXME\b|\bXXX\b|"
     r"^(?:Args|Returns?|Raises|Examples?|Parameters|Usage|Inputs?|Outputs?|Default|Type)\s*:|"
-    r"^\S+ --? "
+    r"^\S+ --? |^\w[\w.]*_\w*: "
 )
 _NAME = re.compile(r"\d|_|[a-z][A-Z]|\w\.\w")
 _ENGLISH_TEXT = (

@@ -125,8 +125,8 @@ def _search_chunk(queries: Float32Array, ids: Int64Array, vectors: Float32Array,
 
 def _search_queries(queries: Float32Array, ids: Int64Array, vectors: Float32Array, best: Hits) -> Hits:
     k = best.k
-    approximate = queries @ vectors.T
     margin = rounding_margin(queries, largest=largest_norm(vectors))
+    approximate = queries @ vectors.T
     floors = best.scores[:, -1].astype(np.float64) - margin
     if len(vectors) > k and not np.isfinite(floors).all():
         kth_largest = np.partition(approximate, len(vectors) - k, axis=1)[:, len(vectors) - k]

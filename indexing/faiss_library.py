@@ -6,6 +6,7 @@ either in an outer id map or (plain IVF types) in its inverted lists.
 """
 
 import hashlib
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -240,4 +241,5 @@ def _inverted_lists(inner: FaissIndex) -> FaissIndex:
 
 
 def _reason(error: Exception) -> str:
-    return str(error).strip().split("\n")[-1].rsplit("Error: ", maxsplit=1)[-1]
+    """FAISS's message without its C++ signature and source line."""
+    return re.sub(r"^Error in .*? at \S+:\d+: ", "", str(error).strip(), flags=re.DOTALL)

@@ -105,7 +105,8 @@ def iter_vectors(filesystem: pyarrow.fs.FileSystem, path: str) -> Iterator[tuple
                 table = file.read_row_group(group)
             except (pa.ArrowInvalid, OSError) as error:
                 raise ValueError(
-                    f"{path}: row group {group} is damaged ({error}); embed this shard again"
+                    f"{path}: row group {group} is damaged or column {VECTOR_COLUMN!r} has nulls "
+                    f"({error}); embed this shard again"
                 ) from error
             yield _block_of(table, dim=dim, path=path)
 

@@ -27,7 +27,8 @@ th,td{padding:10px 14px;text-align:right;vertical-align:top;border-top:1px solid
 white-space:nowrap}
 thead th{border-top:0;border-bottom:1px solid var(--line);font-size:13px;font-weight:600;color:var(--soft)}
 th:first-child,td:first-child{text-align:left}
-tbody th{font-weight:500;line-height:1.35;white-space:normal;min-width:9em;max-width:18em;overflow-wrap:anywhere}
+tbody th{font-weight:500;line-height:1.35;
+white-space:normal;min-width:9em;max-width:18em;overflow-wrap:anywhere}
 tbody tr:first-child th,tbody tr:first-child td{border-top:0}
 td .v{font-size:16px}
 td.best .v{font-weight:700}

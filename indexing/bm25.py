@@ -3,13 +3,15 @@
 Scores follow Lucene's BM25 (Kamphuis et al., ECIR 2020) with k1 = 0.9 and b = 0.4, the defaults of Anserini
 and so of the published BM25 rows of BEIR and MS MARCO; Elasticsearch uses 1.2 and 0.75. Words are lower-cased
 runs of letters and digits; in scripts without spaces every character is a word, as in Lucene's standard
-tokeniser. Computation by bm25s in plain numpy: deterministic, no compiler, no progress bars.
+tokeniser; no stemmer unless asked for. Computed by bm25s in plain numpy: deterministic, no progress bars.
 Knows texts and row ids; must not know vectors.
 """
 
+import dataclasses
 import json
 import re
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -37,10 +39,10 @@ _STOPWORDS: dict[str | None, frozenset[str]] = {
 class BM25Searcher:
     """Texts ready for BM25 search; safe to search from several threads. Make one with `build` or `load`."""
 
-    def __init__(self, scorer: Any, row_ids: Int64Array, *, stopwords: str | None) -> None:
+    def __init__(self, scorer: Any, row_ids: Int64Array, tokenizer: "Tokenizer") -> None:
         self._scorer = scorer
         self._row_ids = row_ids
-        self._stopwords = stopwords
+        self._tokenizer = tokenizer
 
     @classmethod
     def build(
@@ -51,6 +53,7 @@ class BM25Searcher:
         k1: float = DEFAULT_K1,
         b: float = DEFAULT_B,
         stopwords: str | None = None,
+        stemmer: str | None = None,
     ) -> "BM25Searcher":
         """Index texts.
 
@@ -60,6 +63,8 @@ class BM25Searcher:
             k1: term-frequency saturation, >= 0.
             b: length normalisation, in [0, 1].
             stopwords: "en" leaves out bm25s's 33 English stop words, None keeps every word.
+            stemmer: "en_plural" joins English singular and plural (Harman's S-stemmer, 1991), None keeps
+                words as they are.
 
         Raises:
             ValueError: no texts, counts that differ, repeated ids, or a parameter outside its range.
@@ -71,14 +76,17 @@ class BM25Searcher:
         ids = as_row_ids(row_ids, what="BM25", num_rows=len(texts))
         if len(np.unique(ids)) != len(ids):
             raise ValueError("BM25: row ids occur more than once")
-        documents = [tokenize(text, stopwords=stopwords) for text in texts]
+        tokenizer = Tokenizer(stopwords=stopwords, stemmer=stemmer)
+        documents = [tokenizer.words_of(text) for text in texts]
         words = sorted({word for document in documents for word in document})
         vocabulary = {word: number for number, word in enumerate(words)}
         token_ids = [[vocabulary[word] for word in document] for document in documents]
         scorer = bm25s.BM25(method="lucene", k1=k1, b=b, backend="numpy", csc_backend="numpy")
-        # An index without a single word is legal here (every query misses); bm25s needs one column.
-        scorer.index((token_ids, vocabulary or {"": 0}), create_empty_token=False, show_progress=False)
-        return cls(scorer, ids, stopwords=stopwords)
+        # A corpus without a single word is legal here (every query misses): bm25s needs one column for it and
+        # divides by the mean length, zero.
+        with np.errstate(invalid="ignore"):
+            scorer.index((token_ids, vocabulary or {"": 0}), create_empty_token=False, show_progress=False)
+        return cls(scorer, ids, tokenizer)
 
     def retrieve(self, texts: Sequence[str], k: int) -> Hits:
         """The best k texts for each query that share a word with it, by score, then id.
@@ -104,7 +112,7 @@ class BM25Searcher:
         (root / _SETTINGS_FILE).unlink(missing_ok=True)
         self._scorer.save(root, show_progress=False)
         np.save(root / _ROW_IDS_FILE, self._row_ids, allow_pickle=False)
-        settings = json.dumps({"stopwords": self._stopwords}, sort_keys=True)
+        settings = json.dumps(dataclasses.asdict(self._tokenizer), sort_keys=True)
         (root / _SETTINGS_FILE).write_text(settings + "\n", encoding="utf-8")
 
     @classmethod
@@ -123,11 +131,11 @@ class BM25Searcher:
         row_ids = np.load(root / _ROW_IDS_FILE, allow_pickle=False)
         if len(row_ids) != int(scorer.scores["num_docs"]):
             raise ValueError(f"{root}: the files are of different builds; build the BM25 index again")
-        return cls(scorer, row_ids, stopwords=settings["stopwords"])
+        return cls(scorer, row_ids, Tokenizer(**settings))
 
     def _score(self, text: str, k: int) -> tuple[Int64Array, Float32Array]:
         """Positions and scores of at least the k best matching texts, ties at place k included."""
-        words = tokenize(text, stopwords=self._stopwords)
+        words = self._tokenizer.words_of(text)
         known = [self._scorer.vocab_dict[word] for word in words if word in self._scorer.vocab_dict]
         if not known:
             return np.empty(0, np.int64), np.empty(0, np.float32)
@@ -139,13 +147,40 @@ class BM25Searcher:
         return positions, scores[positions]
 
 
-def tokenize(text: str, *, stopwords: str | None = None) -> list[str]:
-    """Lower-cased words of a text, in order, without the stop words of that language ("en" or None).
+@dataclass(frozen=True, kw_only=True)
+class Tokenizer:
+    """From a text to the words BM25 counts.
+
+    Attributes:
+        stopwords: language whose stop words are left out ("en") or None.
+        stemmer: "en_plural" or None.
 
     Raises:
-        ValueError: a language without a list.
+        ValueError: another language or stemmer.
     """
-    if stopwords not in _STOPWORDS:
-        raise ValueError(f'BM25: stopwords must be "en" or None, got {stopwords!r}')
-    left_out = _STOPWORDS[stopwords]
-    return [word for word in _WORD.findall(text.lower()) if word not in left_out]
+
+    stopwords: str | None = None
+    stemmer: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.stopwords not in _STOPWORDS:
+            raise ValueError(f'BM25: stopwords must be "en" or None, got {self.stopwords!r}')
+        if self.stemmer not in (None, "en_plural"):
+            raise ValueError(f'BM25: stemmer must be "en_plural" or None, got {self.stemmer!r}')
+
+    def words_of(self, text: str) -> list[str]:
+        """Lower-cased words in order."""
+        left_out = _STOPWORDS[self.stopwords]
+        words = [word for word in _WORD.findall(text.lower()) if word not in left_out]
+        return [singular(word) for word in words] if self.stemmer else words
+
+
+def singular(word: str) -> str:
+    """English plural endings removed (Harman, How effective is suffixing?, JASIS 1991, the S-stemmer)."""
+    if len(word) > 3 and word.endswith("ies") and not word.endswith(("eies", "aies")):
+        return word[:-3] + "y"
+    if len(word) > 3 and word.endswith("es") and not word.endswith(("aes", "ees", "oes")):
+        return word[:-1]
+    if len(word) > 2 and word.endswith("s") and not word.endswith(("us", "ss")):
+        return word[:-1]
+    return word

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from indexing.arrays import Float32Array, as_row_ids, as_vectors, check_finite, shorten
+from indexing.arrays import Float32Array, Int64Array, as_row_ids, as_vectors, check_finite, shorten
 from indexing.faiss_library import (
     FaissIndex,
     create_index,
@@ -100,12 +100,13 @@ def merge_indexes(parts: Iterable[FaissIndex]) -> FaissIndex:
             parts and ids; a type that cannot be merged; counts that do not add up.
     """
     merged: FaissIndex | None = None
-    digest, num_expected = "", 0
-    seen = np.empty(0, dtype=np.int64)
+    digest = ""
+    ids_by_part: list[Int64Array] = []
     for number, part in enumerate(parts):
-        ids = row_ids_of(part)
-        _refuse_repeated(ids, what=f"merge_indexes: part {number}")
-        _refuse_collisions(seen, ids, number)
+        # Merging an index into itself would corrupt it, so this repeat is caught before, others afterwards.
+        if part is merged:
+            raise ValueError(f"merge_indexes: part {number} is part 0 again")
+        ids_by_part.append(row_ids_of(part))
         part_digest = trained_digest(part)
         if merged is None:
             merged, digest = part, part_digest
@@ -116,15 +117,14 @@ def merge_indexes(parts: Iterable[FaissIndex]) -> FaissIndex:
             )
         else:
             merge_into(merged, part)
-        num_expected += len(ids)
-        seen = np.concatenate([seen, ids])
-        if int(merged.ntotal) != num_expected:
-            raise ValueError(
-                f"merge_indexes: {merged.ntotal} rows after part {number}, expected {num_expected}; "
-                "was the part given twice?"
-            )
     if merged is None:
         raise ValueError("merge_indexes: nothing to merge")
+    _refuse_collisions(ids_by_part)
+    num_expected = sum(len(ids) for ids in ids_by_part)
+    if int(merged.ntotal) != num_expected:
+        raise ValueError(
+            f"merge_indexes: the result holds {merged.ntotal} rows, the parts held {num_expected}"
+        )
     return merged
 
 
@@ -217,16 +217,21 @@ def _check_normalised(vectors: Float32Array, *, what: str) -> None:
         )
 
 
-def _refuse_repeated(ids: npt.NDArray[np.int64], *, what: str) -> None:
+def _refuse_repeated(ids: Int64Array, *, what: str) -> None:
     unique, counts = np.unique(ids, return_counts=True)
     if len(unique) != len(ids):
         raise ValueError(f"{what}: row ids {shorten(unique[counts > 1].tolist())} occur more than once")
 
 
-def _refuse_collisions(seen: npt.NDArray[np.int64], ids: npt.NDArray[np.int64], number: int) -> None:
-    both = np.intersect1d(seen, ids)
-    if len(both):
-        raise ValueError(
-            f"merge_indexes: part {number} repeats {len(both)} row ids of the parts before it "
-            f"({shorten(both.tolist())}); the same shard was given twice"
-        )
+def _refuse_collisions(ids_by_part: list[Int64Array]) -> None:
+    ids = np.concatenate(ids_by_part)
+    order = np.argsort(ids, kind="stable")
+    repeats = order[1:][ids[order[1:]] == ids[order[:-1]]]
+    if len(repeats) == 0:
+        return
+    ends = np.cumsum([len(part_ids) for part_ids in ids_by_part])
+    numbers, counts = np.unique(np.searchsorted(ends, repeats, side="right"), return_counts=True)
+    raise ValueError(
+        f"merge_indexes: part {numbers[0]} repeats {counts[0]} row ids ({shorten(ids[repeats].tolist())}) of "
+        "itself or of the parts before it; the same shard was given twice"
+    )

@@ -91,14 +91,14 @@ def _plan_group(lengths: Int64s, device: torch.device) -> _Group:
     real_at = expand_spans(np.arange(num, dtype=np.int64) * longest, lengths)
     padded_from = np.zeros(num * longest, dtype=np.int64)
     padded_from[real_at] = np.arange(total, dtype=np.int64)
-    key_mask = np.arange(longest) < lengths[:, None]
+    hidden = np.where(np.arange(longest) < lengths[:, None], 0.0, -np.inf).astype(np.float32)
     return _Group(
         total,
         num,
         longest,
         torch.from_numpy(padded_from).to(device),
         torch.from_numpy(real_at).to(device),
-        torch.from_numpy(key_mask).to(device)[:, None, None, :],
+        torch.from_numpy(hidden).to(device)[:, None, None, :],
     )
 
 
@@ -212,7 +212,7 @@ def _attend(qkv_TE: Tensor, plan: PackedPlan, layer: nn.Module, *, causal: bool)
         shape = (group.num_sentences, group.padded_length, 3, num_heads, width // num_heads)
         query, key, value = _pad(piece, group).view(shape).permute(2, 0, 3, 1, 4).unbind(0)
         # Right padding and a causal mask: a real query never reaches a padded key.
-        mask = None if causal else group.key_mask
+        mask = None if causal or group.key_mask is None else group.key_mask.to(query.dtype)
         context = F.scaled_dot_product_attention(
             query, key, value, attn_mask=mask, dropout_p=dropout_prob, is_causal=causal
         )

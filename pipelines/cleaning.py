@@ -1,4 +1,4 @@
-"""What makes a text usable: normal form, control characters, white space, length; the reason when it is not."""
+"""What makes a text usable: normal form, control characters, white space, length; and why it is not."""
 
 from __future__ import annotations
 

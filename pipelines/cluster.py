@@ -5,8 +5,10 @@ from __future__ import annotations
 import logging
 import math
 import os
+import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
+from pathlib import Path
 
 import ray
 
@@ -44,7 +46,8 @@ def connected(config: RunConfig) -> Iterator[None]:
 
 
 def _start(config: RunConfig) -> None:
-    if not logging.getLogger().isEnabledFor(logging.INFO):
+    quiet = not logging.getLogger().isEnabledFor(logging.INFO)
+    if quiet:
         # Ray's C++ side and Ray Data speak to the terminal by themselves, between the lines of our progress.
         os.environ.setdefault("RAY_BACKEND_LOG_LEVEL", "fatal")
         logging.getLogger("ray").setLevel(logging.ERROR)
@@ -54,13 +57,31 @@ def _start(config: RunConfig) -> None:
         if address is None:
             os.environ.setdefault("RAY_AUTH_MODE", "disabled")
             num_cpus = config.cluster.num_cpus or max(os.cpu_count() or 1, cpus_needed(config))
-            ray.init(
-                num_cpus=num_cpus, include_dashboard=False, logging_level=logging.WARNING, log_to_driver=False
-            )
+            with _silent_stderr() if quiet else nullcontext():
+                ray.init(
+                    num_cpus=num_cpus,
+                    include_dashboard=False,
+                    logging_level=logging.WARNING,
+                    log_to_driver=False,
+                )
         else:
             ray.init(address=address, logging_level=logging.WARNING, log_to_driver=False)
     except (ConnectionError, RuntimeError) as error:
         raise InputError(f"cannot reach a Ray cluster at '{address}': {error}") from error
+
+
+@contextmanager
+def _silent_stderr() -> Iterator[None]:
+    """Drops what the C++ side writes to standard error while it starts; exceptions come through."""
+    sys.stderr.flush()
+    kept = os.dup(2)
+    try:
+        with Path(os.devnull).open("w") as sink:
+            os.dup2(sink.fileno(), 2)
+            yield
+    finally:
+        os.dup2(kept, 2)
+        os.close(kept)
 
 
 def check_cpus(config: RunConfig) -> None:
@@ -74,6 +95,7 @@ def check_cpus(config: RunConfig) -> None:
     if available < needed:
         raise InputError(
             f"the Ray cluster has {available} CPUs and this run needs {needed}: "
-            f"{config.train.num_workers} train workers x {config.train.cpus_per_worker:g} and {_INGEST_CPUS} for ingest; "
-            "lower train.num_workers or train.cpus_per_worker, raise cluster.num_cpus, or use a larger cluster"
+            f"{config.train.num_workers} train workers x {config.train.cpus_per_worker:g} and "
+            f"{_INGEST_CPUS} for ingest; lower train.num_workers or train.cpus_per_worker, "
+            "raise cluster.num_cpus, or use a larger cluster"
         )

@@ -36,7 +36,7 @@ def read_shard(folder: Location, name: str, columns: Sequence[str]) -> pa.Table:
 
 
 def sample_texts(folder: Location, manifest: Manifest, num_rows: int) -> list[str]:
-    """At most `num_rows` texts: the first rows of every shard, a random sample since rows are in hash order."""
+    """At most `num_rows` texts: the first rows of every shard, a random sample, as rows are in hash order."""
     total = max(1, sum(shard.num_rows for shard in manifest.shards))
     texts: list[str] = []
     for shard in manifest.shards:
@@ -62,8 +62,7 @@ def read_rows(
         offsets = ids & ((1 << ROWS_PER_SHARD_BITS) - 1)
         if offsets.size and int(offsets.max()) >= table.num_rows:
             raise InputError(f"'{folder}' has no row {int(ids[offsets.argmax()])}; was it prepared anew?")
-        for row_id, row in zip(ids.tolist(), table.take(pa.array(offsets)).to_pylist(), strict=True):
-            found[row_id] = row
+        found |= dict(zip(ids.tolist(), table.take(pa.array(offsets)).to_pylist(), strict=True))
     return [found[row_id] for row_id in row_ids.tolist()]
 
 

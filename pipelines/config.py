@@ -8,13 +8,12 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
-from tsdae_core.optim import OptimConfig
-from tsdae_core.scratch import ScratchConfig
-from tsdae_core.tsdae import TsdaeConfig
-
 from indexing.plan import IndexConfig
 from pipelines.collection_config import CollectionConfig, require
 from tsdae_core.mlm import MlmConfig
+from tsdae_core.optim import OptimConfig
+from tsdae_core.scratch import ScratchConfig
+from tsdae_core.tsdae import TsdaeConfig
 
 
 @dataclass(frozen=True, kw_only=True)

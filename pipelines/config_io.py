@@ -89,7 +89,9 @@ def _child(node: Any, name: str, key: str) -> Any:
 
 def _position(items: list[Any], name: str, key: str) -> int:
     if not name.isdigit() or int(name) >= len(items):
-        raise InputError(f"'{key}' cannot be overridden: '{name}' is not one of its {len(items)} elements (0, 1, ...)")
+        raise InputError(
+            f"'{key}' cannot be overridden: '{name}' is not one of its {len(items)} elements (0, 1, ...)"
+        )
     return int(name)
 
 

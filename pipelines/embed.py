@@ -1,4 +1,4 @@
-"""The embed stage: one vectors file per shard of the documents, made by Ray Data actors that hold the encoder."""
+"""The embed stage: one vectors file per shard of the documents, by Ray Data actors that hold the encoder."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ class _EmbedActor:
         with self.encoder.as_local_folder() as folder:
             encoder = SentenceEncoder.load(str(folder), device=device)
 
-        def work(name: str, spec: Mapping[str, Any]) -> ShardRecord:
+        def work(name: str, _spec: Mapping[str, Any]) -> ShardRecord:
             table = read_shard(self.documents, name, ["row_id", "text"])
             vectors = encoder.encode(table.column("text").to_pylist(), batch_tokens=config.batch_tokens)
             place = self.vectors / f"{name}.parquet"

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 
 
 class InputError(ValueError):
-    """Something the user gave (file, column, setting, address) cannot be used; the message says what to do."""
+    """Something the user gave (file, column, setting) cannot be used; the message says what to do."""
 
 
 def nearest(name: str, valid: Iterable[str]) -> str:

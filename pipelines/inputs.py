@@ -223,7 +223,7 @@ def _read_csv(file: InputFile, columns: Sequence[str]) -> Iterator[tuple[int, pa
 
 
 def _read_jsonl(file: InputFile, columns: Sequence[str]) -> Iterator[tuple[int, pa.Table]]:
-    row, values = 0, []
+    row, values = 0, list[list[str | None]]()
     for number, line in _lines(file):
         if not line.strip():
             continue
@@ -255,7 +255,7 @@ def _read_text(file: InputFile, columns: Sequence[str]) -> Iterator[tuple[int, p
         raise InputError(
             f"'{file.place}' is plain text; it has no columns besides the text (asked: {', '.join(columns)})"
         )
-    row, values = 0, []
+    row, values = 0, list[list[str | None]]()
     for _, line in _lines(file):
         values.append([line])
         if len(values) == _BATCH_ROWS:

@@ -150,7 +150,8 @@ def _nothing_left(config: CollectionConfig, rows_read: int, records: Sequence[Sh
 
 
 def _num_shards(input_bytes: int) -> int:
-    return max(_MIN_SHARDS, 2 ** math.ceil(math.log2(max(1, input_bytes / _SHARD_BYTES))))
+    exponent = math.ceil(math.log2(max(1, input_bytes / _SHARD_BYTES)))
+    return max(_MIN_SHARDS, 1 << exponent)
 
 
 def _plan_pieces(files: Sequence[InputFile], row_groups: Mapping[str, Sequence[int]]) -> list[list[Piece]]:
@@ -254,12 +255,15 @@ def _write_exchange(place: Location, rows: pa.Table) -> str:
     """One row group per shard, so that the second pass reads only its own."""
     buckets = rows.column("bucket").to_numpy()
     ends = [*(np.flatnonzero(np.diff(buckets)) + 1).tolist(), len(buckets)]
-    with place.write_atomically() as target, target.filesystem.open_output_stream(target.path) as stream:
-        with pq.ParquetWriter(stream, _ROW_SCHEMA, compression="lz4") as writer:
-            start = 0
-            for end in ends:
-                writer.write_table(rows.slice(start, end - start), row_group_size=max(1, end - start))
-                start = end
+    with (
+        place.write_atomically() as target,
+        target.open_output() as stream,
+        pq.ParquetWriter(stream, _ROW_SCHEMA, compression="lz4") as writer,
+    ):
+        start = 0
+        for end in ends:
+            writer.write_table(rows.slice(start, end - start), row_group_size=max(1, end - start))
+            start = end
     return place.sha256()
 
 
@@ -311,6 +315,6 @@ class _Gatherer:
 
 def write_parquet(place: Location, table: pa.Table) -> str:
     """Writes a shard atomically with the project's settings (zstd, small row groups); returns its sha256."""
-    with place.write_atomically() as target, target.filesystem.open_output_stream(target.path) as stream:
+    with place.write_atomically() as target, target.open_output() as stream:
         pq.write_table(table, stream, compression="zstd", row_group_size=_ROW_GROUP_ROWS)
     return place.sha256()

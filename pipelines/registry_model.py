@@ -21,8 +21,8 @@ class EncoderModel(mlflow.pyfunc.PythonModel):  # type: ignore[misc]  # mlflow i
         """Loads the encoder from the model's artifacts."""
         self._encoder = SentenceEncoder.load(context.artifacts["encoder"])
 
-    def predict(self, context: Any, model_input: list[str]) -> NDArray[np.float32]:
-        """Vectors float32[n, d] of the texts, in their order."""
+    def predict(self, context: Any, model_input: list[str]) -> NDArray[np.float32]:  # noqa: ARG002  # MLflow's names
+        """Vectors float32[n, d] of the texts, in their order. MLflow reads the type hint as the signature."""
         return self._encoder.encode(list(model_input))
 
 

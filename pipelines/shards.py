@@ -10,7 +10,7 @@ import json
 import pickle
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, cast
 
 import ray
 import ray.data
@@ -22,6 +22,7 @@ from pipelines.storage import Location
 
 # A Ray Data block per item up to this many; beyond it, blocks of several items keep the driver's list small.
 _MAX_BLOCKS = 5_000
+
 
 @dataclass(frozen=True)
 class _Item:
@@ -95,10 +96,11 @@ def _execute(
     context.enable_progress_bars = False
     context.print_on_execution_start = False
     with ray.data.DataContext.current(context):
-        dataset = ray.data.from_items(rows, override_num_blocks=min(len(rows), _MAX_BLOCKS))
-        runner = _ShardActor if actors else _run_one
-        arguments = {"fn_constructor_args": (work,)} if actors else {"fn_args": (work,)}
-        dataset = dataset.map(runner, **arguments, **options)
+        items_dataset = ray.data.from_items(rows, override_num_blocks=min(len(rows), _MAX_BLOCKS))
+        if actors:
+            dataset = items_dataset.map(cast(Any, _ShardActor), fn_constructor_args=(work,), **options)
+        else:
+            dataset = items_dataset.map(_ShardTask(work), **options)
         try:
             for row in dataset.iter_rows():
                 yield row["name"], ShardRecord(**json.loads(row["record"]))
@@ -106,8 +108,14 @@ def _execute(
             raise user_error_in(error) or error from error
 
 
-def _run_one(row: dict[str, Any], work: Callable[[], ShardFunction]) -> dict[str, Any]:
-    return _finish(row, work())
+class _ShardTask:
+    """The function that Ray Data tasks call; pickled with what makes the work."""
+
+    def __init__(self, work: Callable[[], ShardFunction]):
+        self._work = work
+
+    def __call__(self, row: dict[str, Any]) -> dict[str, Any]:
+        return _finish(row, self._work())
 
 
 class _ShardActor:

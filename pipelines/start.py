@@ -9,9 +9,6 @@ from __future__ import annotations
 import tempfile
 from pathlib import Path
 
-from tsdae_core.pretrained import small_encoder_path
-from tsdae_core.scratch import build_scratch_encoder, train_tokenizer
-
 from pipelines.collection import sample_texts
 from pipelines.config import ModelConfig, RunConfig
 from pipelines.config_values import config_to_dict
@@ -20,6 +17,8 @@ from pipelines.manifest import Manifest, StageFolder
 from pipelines.progress import Reporter
 from pipelines.storage import Location
 from tsdae_core.encoder import SentenceEncoder
+from tsdae_core.pretrained import small_encoder_path
+from tsdae_core.scratch import build_scratch_encoder, train_tokenizer
 
 START_FOLDER = "start"
 _TOKENIZER_SAMPLE_ROWS = 200_000

@@ -95,15 +95,18 @@ class Location:
         with self.filesystem.open_input_stream(self.path, compression=None) as stream:
             return bytes(stream.read())
 
+    def open_output(self) -> pa.NativeFile:
+        """A stream that writes bytes as they are (no compression by file name); a context manager."""
+        return self.filesystem.open_output_stream(self.path, compression=None)
+
     def read_json(self) -> Any:
         """The file parsed as JSON."""
         return json.loads(self.read_bytes())
 
     def write_bytes(self, data: bytes) -> None:
         """Writes atomically: a reader sees the old file or the whole new one."""
-        with self.write_atomically() as target:
-            with target.filesystem.open_output_stream(target.path, compression=None) as stream:
-                stream.write(data)
+        with self.write_atomically() as target, target.open_output() as stream:
+            stream.write(data)
 
     def write_json(self, value: Any) -> None:
         """Writes canonical JSON (sorted keys, two-space indent) atomically."""
@@ -150,9 +153,12 @@ class Location:
         for source in sorted(path for path in folder.rglob("*") if path.is_file()):
             name = source.relative_to(folder).as_posix()
             target = self / name
-            with target.write_atomically() as place, source.open("rb") as reader:
-                with place.filesystem.open_output_stream(place.path, compression=None) as writer:
-                    shutil.copyfileobj(reader, writer, 1 << 20)
+            with (
+                target.write_atomically() as place,
+                source.open("rb") as reader,
+                place.open_output() as writer,
+            ):
+                shutil.copyfileobj(reader, writer, 1 << 20)
             digests[name] = target.sha256()
         return digests
 

@@ -9,17 +9,18 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any, cast
 
 import numpy as np
 import pyarrow as pa
 import ray.data
 from numpy.typing import NDArray
-from tsdae_core.batch import Batch
-from tsdae_core.objective import Objective
-from tsdae_core.tokens import TokenizedTexts
 
 from pipelines.lanes import Chunk, LanePlan, chunks
 from pipelines.token_shards import TokenRows
+from tsdae_core.batch import Batch
+from tsdae_core.objective import Objective
+from tsdae_core.tokens import TokenizedTexts
 
 # Chunks under way for one worker: the one being trained on is already here, the next is being made.
 _TASKS_AHEAD = 1
@@ -60,7 +61,10 @@ def batch_stream(
     context.execution_options.preserve_order = True
     with ray.data.DataContext.current(context):
         dataset = ray.data.range(len(work), override_num_blocks=len(work)).map_batches(
-            maker, batch_size=None, compute=ray.data.TaskPoolStrategy(size=_TASKS_AHEAD), zero_copy_batch=True
+            cast(Any, maker),
+            batch_size=None,
+            compute=ray.data.TaskPoolStrategy(size=_TASKS_AHEAD),
+            zero_copy_batch=True,
         )
         for table in dataset.iter_batches(batch_size=None, batch_format="pyarrow", prefetch_batches=1):
             yield from _unpack(table)
@@ -182,7 +186,8 @@ def _unpack(table: pa.Table) -> Iterator[StepBatch]:
     rows = enumerate(table.column("step").to_pylist())
     for step, group in itertools.groupby(rows, key=lambda row: int(row[1])):
         batches = [
-            {name: values[offsets[i] : offsets[i + 1]] for name, (offsets, values) in flat.items()} for i, _ in group
+            {name: values[offsets[i] : offsets[i + 1]] for name, (offsets, values) in flat.items()}
+            for i, _ in group
         ]
         batches = [batch for batch in batches if len(batch["row_ids"])]
         row_ids = [batch["row_ids"] for batch in batches]

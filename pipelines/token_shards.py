@@ -80,7 +80,7 @@ class _TokenizerTask:
             tokenizer = SentenceEncoder.load(str(folder)).tokenizer
         output = self.workspace / TOKENS_FOLDER
 
-        def work(name: str, spec: Mapping[str, Any]) -> ShardRecord:
+        def work(name: str, _spec: Mapping[str, Any]) -> ShardRecord:
             table = read_shard(self.workspace / "corpus", name, ["row_id", "text"])
             row_ids = table.column("row_id").to_numpy()
             tokens = tokenize_texts(table.column("text").to_pylist(), tokenizer, max_tokens=self.max_tokens)

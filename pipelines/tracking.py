@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 import os
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -19,15 +20,14 @@ import mlflow
 import mlflow.pyfunc
 from mlflow.entities import Metric, Param, RunTag
 from mlflow.exceptions import MlflowException
-from mlflow.models import ModelSignature
 from mlflow.tracking import MlflowClient
-from mlflow.types import ColSpec, DataType, Schema, TensorSpec
 
 from pipelines.config import RunConfig
 from pipelines.errors import InputError
 from pipelines.storage import Location
 
 FINGERPRINT_TAG = "tsdae.fingerprint"
+_URI_VARIABLE = "MLFLOW_TRACKING_URI"
 _MAX_PARAM_CHARS = 5_000
 _METRICS_PER_CALL = 1_000
 _PARAMS_PER_CALL = 100
@@ -50,7 +50,7 @@ class Tracker:
         Raises:
             InputError: the workspace is remote and no server is named.
         """
-        uri = config.tracking.uri or os.environ.get("MLFLOW_TRACKING_URI")
+        uri = config.tracking.uri or os.environ.get(_URI_VARIABLE)
         if uri:
             return Tracker(uri, config.tracking.experiment, None)
         if not workspace.is_local:
@@ -116,6 +116,11 @@ class Tracker:
         for i in range(0, len(metrics), _METRICS_PER_CALL):
             client.log_batch(run_id, metrics=metrics[i : i + _METRICS_PER_CALL])
 
+    @staticmethod
+    def now_ms() -> int:
+        """Milliseconds since 1970, the time stamp of metrics."""
+        return int(time.time() * 1000)
+
     def log_file(self, run_id: str, path: Path, *, folder: str | None = None) -> None:
         """Stores a file among the run's artifacts."""
         self.client().log_artifact(run_id, str(path), folder)
@@ -137,7 +142,6 @@ class Tracker:
         fingerprint: str,
         alias: str,
         tags: Mapping[str, str],
-        dim: int,
     ) -> str:
         """Logs the encoder as a pyfunc model, registers a version and points the alias at it.
 
@@ -146,7 +150,7 @@ class Tracker:
         client = self.client()
         version = self._find_version(name, fingerprint)
         if version is None:
-            model_uri = self._log_model(encoder, run_id=run_id, dim=dim)
+            model_uri = self._log_model(encoder, run_id=run_id)
             with self._active():
                 made = mlflow.register_model(model_uri, name, tags={FINGERPRINT_TAG: fingerprint, **tags})
             version = str(made.version)
@@ -159,18 +163,13 @@ class Tracker:
                 return str(version.version)
         return None
 
-    def _log_model(self, encoder: Path, *, run_id: str, dim: int) -> str:
-        signature = ModelSignature(
-            inputs=Schema([ColSpec(DataType.string)]),
-            outputs=Schema([TensorSpec(_float32(), (-1, dim))]),
-        )
+    def _log_model(self, encoder: Path, *, run_id: str) -> str:
         with self._active(), mlflow.start_run(run_id=run_id):
             info = mlflow.pyfunc.log_model(
                 name="encoder",
                 python_model=str(_MODEL_CODE),
                 artifacts={"encoder": str(encoder)},
                 code_paths=[str(_CORE_PACKAGE)],
-                signature=signature,
                 input_example=["How do I reset a counter?"],
                 pip_requirements=_model_requirements(),
             )
@@ -178,20 +177,17 @@ class Tracker:
 
     @contextmanager
     def _active(self) -> Iterator[None]:
-        """Points MLflow's global state at this server while the body runs."""
+        """Points MLflow's global state (a module variable and an environment variable) here for the body."""
         _quiet()
-        before = mlflow.get_tracking_uri()
+        before = os.environ.get(_URI_VARIABLE)
         mlflow.set_tracking_uri(self.uri)
         try:
             yield
         finally:
-            mlflow.set_tracking_uri(before)
-
-
-def _float32() -> Any:
-    import numpy as np
-
-    return np.dtype(np.float32)
+            mlflow.set_tracking_uri(before or "")
+            os.environ.pop(_URI_VARIABLE, None)
+            if before is not None:
+                os.environ[_URI_VARIABLE] = before
 
 
 def _model_requirements() -> list[str]:
@@ -213,5 +209,6 @@ def _model_requirements() -> list[str]:
 
 def _quiet() -> None:
     """MLflow's own progress notes do not belong between the lines of ours."""
+    os.environ.setdefault("MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR", "false")
     for name in ("mlflow", "alembic"):
-        logging.getLogger(name).setLevel(logging.WARNING)
+        logging.getLogger(name).setLevel(logging.ERROR)

@@ -7,6 +7,7 @@ name made of the stage's fingerprint, MLflow's run by the same fingerprint.
 from __future__ import annotations
 
 import math
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +31,9 @@ from pipelines.token_shards import TokenRows, tokenize
 from pipelines.tracking import Tracker
 from pipelines.train_worker import ENCODER_FOLDER, LOG_NAME, TrainJob, train_worker
 from tsdae_core.encoder import SentenceEncoder
+from tsdae_core.mlm import MlmConfig
 from tsdae_core.objective import build_objective
+from tsdae_core.tsdae import TsdaeConfig
 
 _MAX_LANES = 64
 _KEPT_CHECKPOINTS = 2
@@ -64,7 +67,9 @@ def train(config: RunConfig, workspace: Location, corpus: Manifest, *, reporter:
     stage.begin()
     tracker = Tracker.of(config, workspace)
     run_id = tracker.open_run(
-        f"train-{stage.fingerprint[:8]}", fingerprint=stage.fingerprint, params=flatten(config_to_dict(config))
+        f"train-{stage.fingerprint[:8]}",
+        fingerprint=stage.fingerprint,
+        params=flatten(config_to_dict(config)),
     )
     job = _job(config, workspace, tokens, tracker, run_id)
     _announce(config.train, job.plan, reporter)
@@ -108,7 +113,7 @@ def _job(config: RunConfig, workspace: Location, tokens: Manifest, tracker: Trac
     with (workspace / "start").as_local_folder() as folder:
         tokenizer = SentenceEncoder.load(str(folder)).tokenizer
     train = config.train
-    chosen = {"tsdae": train.tsdae, "mlm": train.mlm}[train.objective]
+    chosen: TsdaeConfig | MlmConfig = train.tsdae if train.objective == "tsdae" else train.mlm
     return TrainJob(
         config=train,
         seed=config.seed,
@@ -164,8 +169,9 @@ def _fit(
             result = trainer.fit()
         except (RayError, ray.train.TrainingFailedError) as error:
             raise user_error_in(error) or error from error
-    assert result.checkpoint is not None
-    return result.checkpoint
+    checkpoint = result.checkpoint
+    assert isinstance(checkpoint, ray.train.Checkpoint)
+    return checkpoint
 
 
 def _take_encoder(stage: StageFolder, checkpoint: ray.train.Checkpoint, config: TrainConfig) -> Manifest:
@@ -191,8 +197,6 @@ def _take_encoder(stage: StageFolder, checkpoint: ray.train.Checkpoint, config: 
 
 
 def _log_artifacts(tracker: Tracker, run_id: str, encoder: Location, config: RunConfig) -> None:
-    import tempfile
-
     with tempfile.TemporaryDirectory(prefix="tsdae-artifacts-") as folder:
         path = Path(folder) / "config.yaml"
         path.write_text(config_to_yaml(config), encoding="utf-8")

@@ -31,6 +31,7 @@ from pipelines.tracking import Tracker
 from tsdae_core.batch import Batch
 from tsdae_core.checkpoint import load_training_state, save_training_state
 from tsdae_core.encoder import SentenceEncoder
+from tsdae_core.lm_head import LmHead
 from tsdae_core.objective import Objective
 from tsdae_core.optim import build_optimizer, learning_rate, set_learning_rate
 from tsdae_core.step import seed_step, training_step
@@ -249,13 +250,15 @@ class _Worker:
             self.pending.append((done, int(time.time() * 1000), values))
 
     def _checkpoint(self, done: int, *, last: bool) -> None:
-        """Reports a checkpoint (all workers meet here), then logs what it covers, so nothing is logged twice."""
+        """Reports a checkpoint (all workers meet here), then logs what it covers: nothing is logged twice."""
         history = self._global_history()
         with tempfile.TemporaryDirectory(prefix="tsdae-checkpoint-") as folder:
             checkpoint = None
             if self.rank == 0:
                 extra = {"history": asdict(history), "seed": self.job.seed}
-                save_training_state(Path(folder) / STATE_FOLDER, self.model, self.optimizer, step=done, extra=extra)
+                save_training_state(
+                    Path(folder) / STATE_FOLDER, self.model, self.optimizer, step=done, extra=extra
+                )
                 if last:
                     self._export(Path(folder) / ENCODER_FOLDER, history)
                 checkpoint = ray.train.Checkpoint.from_directory(folder)
@@ -271,7 +274,9 @@ class _Worker:
             gathered: list[int | None] = [None] * self.world_size
             torch.distributed.all_gather_object(gathered, self.history.stream_digest)
             parts = [int(part or 0) for part in gathered]
-        sentences, targets = self._sum_over_workers(self.history.num_sentences, self.history.num_target_tokens)
+        sentences, targets = self._sum_over_workers(
+            self.history.num_sentences, self.history.num_target_tokens
+        )
         return replace(
             self.history,
             stream_digest=sum(parts) & _MASK64,
@@ -281,7 +286,9 @@ class _Worker:
 
     def _export(self, folder: Path, history: History) -> None:
         self.model.eval()
-        self.encoder.save(folder, lm_head=self.model.lm_head)
+        head = self.model.lm_head
+        assert isinstance(head, LmHead)
+        self.encoder.save(folder, lm_head=head)
         self.model.train()
         log = {**asdict(history), "num_steps": self.job.config.num_steps, "seed": self.job.seed}
         (folder / LOG_NAME).write_text(json.dumps(log, indent=2, sort_keys=True) + "\n")

@@ -10,10 +10,14 @@ import logging
 import os
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
+
+if TYPE_CHECKING:
+    from pipelines.config import RunConfig
+    from pipelines.progress import Reporter
 
 _CONFIG_HELP = "YAML file; the shipped ones are in configs/."
 _OVERRIDES_HELP = "Settings that win over the file, as key.subkey=value, e.g. train.num_workers=4."
@@ -46,12 +50,20 @@ def _options(
     ] = False,
 ) -> None:
     _debug["on"] = debug
+    if not debug:
+        _quiet_transformers()
     logging.basicConfig(
         level=logging.INFO if debug else logging.ERROR, format="%(levelname)s %(name)s: %(message)s"
     )
 
 
 _debug = {"on": False}
+
+
+def _quiet_transformers() -> None:
+    """Loading bars and reports of transformers do not belong between the lines of our progress."""
+    os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
+    os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
 
 
 @app.command()
@@ -135,6 +147,9 @@ def doctor(config: ConfigPath, overrides: Overrides = None) -> None:
 def corpus_docs(
     output: Annotated[Path, typer.Argument(help="Folder to write.")] = Path("work/docs-corpus"),
     num_queries: Annotated[int, typer.Option(min=1, help="Queries of the retrieval task.")] = 1000,
+    max_documents: Annotated[
+        int, typer.Option(min=1, help="Documents to search, chosen by a keyed hash.")
+    ] = 10_000,
     seed: Annotated[int, typer.Option(help="Chooses the queries.")] = 0,
 ) -> None:
     """Write the docstrings of the installed Python packages as sentences, documents and a retrieval task."""
@@ -147,8 +162,15 @@ def corpus_docs(
             tracker.total = total
             tracker.set(done)
 
-        summary = write_docs_corpus(output, num_queries=num_queries, seed=seed, on_progress=show)
-    reporter.note(f"corpus docs: {summary}")
+        summary = write_docs_corpus(
+            output, num_queries=num_queries, seed=seed, max_documents=max_documents, on_progress=show
+        )
+        tracker.set(tracker.total)
+    done = "up to date" if summary.already_done else f"from {summary.num_packages} packages"
+    reporter.note(
+        f"corpus docs: {done}, {summary.num_sentences:,} sentences, {summary.num_documents:,} documents, "
+        f"{summary.num_queries:,} queries in {summary.output}"
+    )
 
 
 @config_app.command("show")
@@ -183,13 +205,13 @@ def config_check(
         raise typer.Exit(2)
 
 
-def _load(path: Path, overrides: list[str] | None):  # type: ignore[no-untyped-def]
+def _load(path: Path, overrides: list[str] | None) -> RunConfig:
     from pipelines.config_io import load_config
 
     return load_config(path, overrides or ())
 
 
-def _reporter():  # type: ignore[no-untyped-def]
+def _reporter() -> Reporter:
     from pipelines.progress import Reporter
 
     return Reporter()

@@ -1,0 +1,147 @@
+"""The systems that an evaluation compares, each as one task: queries in, hits over the documents out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from indexing.bm25 import BM25Searcher
+from indexing.evaluation.measures import DEFAULT_MEASURES, Measure, score_run
+from indexing.evaluation.rows import label_rows, write_rows
+from indexing.evaluation.run import Run, run_of_hits
+from indexing.evaluation.tasks import RetrievalTask
+from indexing.exact import exact_search, normalize_rows
+from indexing.hits import NO_HIT, Hits
+from indexing.store import open_index
+from indexing.vectors import read_vectors
+from pipelines.collection import iterate_shards, read_rows
+from pipelines.manifest import Manifest, ShardRecord
+from pipelines.prepare import write_parquet
+from pipelines.shards import ShardFunction
+from pipelines.storage import Location
+from tsdae_core.encoder import SentenceEncoder
+
+RUN_SCHEMA = pa.schema(
+    [
+        ("query_id", pa.string()),
+        ("rank", pa.int32()),
+        ("doc_id", pa.string()),
+        ("row_id", pa.int64()),
+        ("score", pa.float32()),
+    ]
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class System:
+    """A row of the table.
+
+    kind: exact (encoder with exact search), index (encoder through the FAISS index) or bm25.
+    encoder, vectors: folder names in the workspace; empty for bm25.
+    """
+
+    name: str
+    kind: str
+    encoder: str = ""
+    vectors: str = ""
+
+
+@dataclass(frozen=True)
+class EvaluationTask:
+    """Makes the function that runs one system on one task and scores it."""
+
+    workspace: Location
+    documents: Location
+    manifest: Manifest
+    output: Location
+    top_k: int
+
+    def __call__(self) -> ShardFunction:
+        """The function that runs one cell, for `run_shards`."""
+        return self._evaluate
+
+    def _evaluate(self, name: str, spec: Mapping[str, Any]) -> ShardRecord:
+        system: System = spec["system"]
+        task: RetrievalTask = spec["task"]
+        hits = _SEARCH[system.kind](self, system, task.queries)
+        ids = np.unique(hits.ids[hits.ids != NO_HIT])
+        rows = read_rows(self.documents, ids, ["doc_id"])
+        doc_ids = {int(row_id): str(row["doc_id"]) for row_id, row in zip(ids, rows, strict=True)}
+        run = run_of_hits(hits, task.query_ids, doc_ids)
+        measures = measures_for(self.top_k)
+        scores = label_rows(score_run(task.qrels, run, measures), system=system.name, task=task.name)
+        write_parquet(self.output / "runs" / f"{name}.parquet", _run_table(hits, task.query_ids, doc_ids))
+        place = self.output / "scores" / f"{name}.parquet"
+        with place.write_atomically() as target:
+            write_rows(target.filesystem, target.path, scores)
+        return ShardRecord(
+            name=name, num_rows=len(scores), digest=place.sha256(), counts=_coverage(run, task)
+        )
+
+    def blocks(self, vectors: str) -> Iterator[tuple[NDArray[np.int64], NDArray[np.float32]]]:
+        """Normalised vectors of the documents, shard by shard."""
+        for shard in self.manifest.shards:
+            place = self.workspace / vectors / f"{shard.name}.parquet"
+            row_ids, rows = read_vectors(place.filesystem, place.path)
+            yield row_ids, normalize_rows(rows)
+
+
+def measures_for(top_k: int) -> list[Measure]:
+    """nDCG@10, MAP, MRR@10, Recall@100, as far as the number of kept hits carries them."""
+    return [measure for measure in DEFAULT_MEASURES if measure.cutoff is None or measure.cutoff <= top_k]
+
+
+def _exact(task: EvaluationTask, system: System, queries: list[str]) -> Hits:
+    vectors = normalize_rows(_encode(task.workspace / system.encoder, queries))
+    return exact_search(vectors, task.blocks(system.vectors), task.top_k)
+
+
+def _index(task: EvaluationTask, system: System, queries: list[str]) -> Hits:
+    with (task.workspace / "index").as_local_folder() as folder:
+        return open_index(folder).search(_encode(task.workspace / system.encoder, queries), task.top_k)
+
+
+def _bm25(task: EvaluationTask, _system: System, queries: list[str]) -> Hits:
+    """Holds all documents of the collection in this one task's memory."""
+    row_ids, texts = [], []
+    for table in iterate_shards(task.documents, task.manifest, ["row_id", "text"]):
+        row_ids.append(table.column("row_id").to_numpy())
+        texts += table.column("text").to_pylist()
+    return BM25Searcher.build(np.concatenate(row_ids), texts).retrieve(queries, task.top_k)
+
+
+_SEARCH: dict[str, Callable[[EvaluationTask, System, list[str]], Hits]] = {
+    "exact": _exact,
+    "index": _index,
+    "bm25": _bm25,
+}
+
+
+def _encode(encoder: Location, queries: list[str]) -> NDArray[np.float32]:
+    with encoder.as_local_folder() as folder:
+        return SentenceEncoder.load(str(folder)).encode(queries)
+
+
+def _coverage(run: Run, task: RetrievalTask) -> dict[str, int]:
+    found = sum(
+        any(doc_id in task.qrels[query_id] for doc_id, _ in ranking) for query_id, ranking in run.items()
+    )
+    return {"queries": len(task.query_ids), "queries_with_a_judged_hit": found}
+
+
+def _run_table(hits: Hits, query_ids: list[str], doc_ids: Mapping[int, str]) -> pa.Table:
+    rows = [
+        (query_id, rank, doc_ids[row_id], row_id, score)
+        for query_id, ids, scores in zip(query_ids, hits.ids.tolist(), hits.scores.tolist(), strict=True)
+        for rank, (row_id, score) in enumerate(zip(ids, scores, strict=True), 1)
+        if row_id != NO_HIT
+    ]
+    columns = list(zip(*rows, strict=True)) or [()] * len(RUN_SCHEMA)
+    return pa.table(
+        [pa.array(c, f.type) for c, f in zip(columns, RUN_SCHEMA, strict=True)], schema=RUN_SCHEMA
+    )

@@ -1,4 +1,16 @@
 """Vectors and rankings: plan, build, store, search, exact search, BM25, evaluation.
 
 Works on arrays and plain files; knows nothing of torch, Ray, MLflow or training.
+
+    arrays          checks of ids and vectors at the border
+    hits            ranked hits, the tie rule, merging, recall
+    vectors         the vectors file of a corpus shard (Parquet)
+    exact           exact search, the oracle; normalising
+    plan            size of the corpus -> FAISS factory, training sample, search settings to try
+    build           train, add, merge, tune
+    search          one FAISS index under the tie rule
+    store           the index folder, opening it, the encoder check
+    faiss_library   the only file that touches FAISS
+    bm25, fusion    lexical search and rank fusion, same hits
+    evaluation/     tasks, runs, measures, significance, report
 """

@@ -1,6 +1,7 @@
 """Build, merge, tune and store on small clustered data, against exact search."""
 
 import dataclasses
+from concurrent.futures import ThreadPoolExecutor
 
 import faiss
 import numpy as np
@@ -126,11 +127,12 @@ def test_merging_a_shard_twice_is_refused(data, factory):
         merge_indexes([again, again])
 
 
-def test_merging_indexes_that_were_trained_apart_is_refused(data):
+@pytest.mark.parametrize("factory", ["IVF16,Flat", "SQ8", "PQ16x4fs", "PCA16,Flat"])
+def test_merging_indexes_that_were_trained_apart_is_refused(data, factory):
     ids, vectors = data
     parts = []
     for half in (slice(0, 1500), slice(1500, None)):
-        index = train_index(vectors[half], plan_for("IVF16,SQ8"))
+        index = train_index(vectors[half], plan_for(factory))
         add_vectors(index, ids[half], vectors[half])
         parts.append(index)
     with pytest.raises(ValueError, match="trained apart"):
@@ -213,6 +215,17 @@ def test_a_stored_index_searches_the_same(data, queries, tmp_path, factory, mmap
     wanted = IndexSearcher(index, metric="cosine").search(queries, 10, params=params)
     assert opened.search(queries * 3, 10).equals(opened.search(queries * 3, 10))
     assert opened.search(queries, 10).equals(wanted)
+
+
+def test_threads_with_different_settings_do_not_disturb_each_other(data, queries, tmp_path):
+    index = build(data, "IVF16,PQ16x4fs,Refine(SQ8)")
+    save_index(tmp_path, index, metadata_for(index))
+    opened = open_index(tmp_path)
+    settings = [SearchParams(num_probes=1 + n % 8, refine_factor=1 + n % 3) for n in range(24)]
+    alone = [opened.search(queries, 10, params=params) for params in settings]
+    with ThreadPoolExecutor(4) as pool:
+        together = list(pool.map(lambda params: opened.search(queries, 10, params=params), settings))
+    assert all(one.equals(other) for one, other in zip(alone, together, strict=True))
 
 
 def test_asking_for_more_than_there_is_pads(data, tmp_path):

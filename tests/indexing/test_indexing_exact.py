@@ -70,6 +70,17 @@ def test_rising_scores_in_late_blocks_still_win():
     assert exact_search([[1.0]], blocks, 3).ids.tolist() == [[49, 48, 47]]
 
 
+def test_a_tie_in_a_later_block_wins_by_its_smaller_id_whatever_the_rounding():
+    rng = np.random.default_rng(2)
+    vectors, queries = rng.standard_normal((500, 300)), rng.standard_normal((100, 300))
+    # 7 copies each, the smallest ids last; odd block lengths run through different matrix kernels.
+    blocks = [(np.arange(500) + 1000 * copy, vectors) for copy in reversed(range(7))]
+    pieces = [part for ids, rows in blocks for part in ((ids[:13], rows[:13]), (ids[13:], rows[13:]))]
+    found = exact_search(queries, pieces, 4)
+    assert (found.ids < 4000).all()
+    assert (np.diff(found.ids, axis=1) == 1000).all()
+
+
 def test_no_rows_gives_no_hits():
     found = exact_search(np.ones((2, 3)), [], 4)
     assert (found.ids == NO_HIT).all()

@@ -27,6 +27,8 @@ def test_fusion_follows_the_formula(rankings, k):
     wanted = sorted(totals, key=lambda doc: (-np.float32(totals[doc]), doc))[:k]
     found = reciprocal_rank_fusion([hits_of(r) for r in rankings], k, weights=weights)
     assert found.ids[0].tolist() == wanted + [NO_HIT] * (k - len(wanted))
+    scores = found.scores[0, : len(wanted)].tolist()
+    assert scores == pytest.approx([totals[doc] for doc in wanted], rel=1e-6)
 
 
 def test_one_ranking_keeps_its_order():

@@ -1,7 +1,7 @@
 """The Transformer under the encoder: loading it, and the general (padded) way to run it.
 
 Owns which parts of a Hugging Face model we touch, per family, and the call with a bidirectional or a causal
-4-D additive mask. Knows nothing of pooling, decoders or losses.
+mask (the latter 4-D and additive). Knows nothing of pooling, decoders or losses.
 
 Shapes: B sentences, L padded length, T real tokens of all sentences, D width.
 """
@@ -26,6 +26,8 @@ class Family:
         positions: ``zero`` for 0, 1, 2 ..., ``pad`` for the RoBERTa rule (first position is pad id + 1),
             ``own`` when the backbone takes no position ids.
         packed: True when the layer has BERT's shape, so that the packed path applies.
+        mask_dims: 4 when the backbone takes the causal mask as it is; 3 for DeBERTa, which multiplies its
+            embeddings by the mask, so that embeddings and encoder are called one after the other.
     """
 
     layers: str
@@ -33,6 +35,7 @@ class Family:
     post_norm: bool = True
     positions: Literal["zero", "pad", "own"] = "zero"
     packed: bool = False
+    mask_dims: int = 4
 
 
 _BERT = Family("encoder.layer", "attention", packed=True)
@@ -48,6 +51,26 @@ FAMILIES: dict[str, Family] = {
     "data2vec-text": _ROBERTA,
     "distilbert": Family("transformer.layer", "sa_layer_norm", positions="own"),
     "mpnet": Family("encoder.layer", "attention", positions="pad"),
+    "albert": Family("encoder.albert_layer_groups", "attention", positions="own"),
+    "megatron-bert": Family("encoder.layer", "attention", post_norm=False),
+    "rembert": Family("encoder.layer", "attention"),
+    "roformer": Family("encoder.layer", "attention", positions="own"),
+    "nomic_bert": Family("layers", "post_attention_layernorm", positions="own"),
+    "jina_embeddings_v3": Family("layers", "post_attention_layernorm", positions="own"),
+    "modernbert": Family("layers", "attn", post_norm=False, positions="own"),
+    "eurobert": Family("layers", "self_attn", post_norm=False, positions="own"),
+    "deberta": Family("encoder.layer", "attention", positions="own", mask_dims=3),
+    "deberta-v2": Family("encoder.layer", "attention", positions="own", mask_dims=3),
+}
+
+# Why a family is refused, measured by changing a later token and looking at earlier decoder states.
+REFUSED: dict[str, str] = {
+    "convbert": "its convolutions see later tokens even under a causal mask",
+    "nystromformer": "its attention approximation sees later tokens even under a causal mask",
+    "fnet": "it mixes all tokens with a Fourier transform and takes no mask",
+    "mobilebert": "it sees later tokens even under a causal mask",
+    "longformer": "it does not take a 4-D attention mask",
+    "xlm": "it does not take a 4-D attention mask",
 }
 
 
@@ -57,10 +80,19 @@ def family_of(backbone: nn.Module) -> Family:
     Raises:
         ValueError: if its model type is not in `FAMILIES`.
     """
-    model_type = str(backbone_config(backbone).model_type)
+    return family_named(str(backbone_config(backbone).model_type))
+
+
+def family_named(model_type: str) -> Family:
+    """Return the family of a ``model_type``, as in config.json.
+
+    Raises:
+        ValueError: if it is not supported, with the reason where one is known.
+    """
     if model_type not in FAMILIES:
+        reason = REFUSED.get(model_type, "nobody has checked it yet")
         raise ValueError(
-            f"backbone type {model_type!r} is not supported yet; choose one of {', '.join(FAMILIES)}"
+            f"backbone type {model_type!r} is not supported: {reason}; choose one of {', '.join(FAMILIES)}"
         )
     return FAMILIES[model_type]
 
@@ -70,11 +102,28 @@ def backbone_config(backbone: nn.Module) -> Any:
     return backbone.config
 
 
+def norm_eps(config: Any) -> float:
+    """Return the epsilon of the backbone's own norms."""
+    for name in ("layer_norm_eps", "norm_eps", "rms_norm_eps"):
+        value = getattr(config, name, None)
+        if isinstance(value, float):
+            return value
+    return 1e-12
+
+
 def layers_of(backbone: nn.Module) -> list[nn.Module]:
-    """Return the Transformer layers in order."""
+    """Return the Transformer layers in the order of their calls; a shared layer appears again and again."""
     layers = backbone.get_submodule(family_of(backbone).layers)
     assert isinstance(layers, nn.ModuleList)
-    return list(layers)
+    config = backbone_config(backbone)
+    if config.model_type != "albert":
+        return list(layers)
+    # ALBERT calls a group of layers several times: list the layers as they are called.
+    called = []
+    for index in range(int(config.num_hidden_layers)):
+        group = layers[index * len(layers) // int(config.num_hidden_layers)]
+        called += list(group.get_submodule("albert_layers").children())
+    return called
 
 
 def word_embeddings(backbone: nn.Module) -> nn.Embedding:
@@ -110,10 +159,10 @@ def run_padded(backbone: nn.Module, ids_T: Tensor, lengths_B: Tensor, *, causal:
     ids_BL = ids_T.new_zeros(real_BL.shape)
     ids_BL[real_BL] = ids_T
     dtype = word_embeddings(backbone).weight.dtype
-    inputs: dict[str, Tensor] = {
-        "input_ids": ids_BL,
-        "attention_mask": additive_mask(real_BL, causal=causal, dtype=dtype),
-    }
+    if causal and family_of(backbone).mask_dims == 3:
+        return _run_with_3d_mask(backbone, ids_BL, real_BL)[real_BL]
+    mask = causal_mask(real_BL, dtype=dtype) if causal else real_BL.long()
+    inputs: dict[str, Tensor] = {"input_ids": ids_BL, "attention_mask": mask}
     if family_of(backbone).positions != "own":
         positions_L = torch.arange(real_BL.shape[1], device=ids_T.device) + first_position(backbone)
         inputs["position_ids"] = positions_L.expand(real_BL.shape)
@@ -121,17 +170,32 @@ def run_padded(backbone: nn.Module, ids_T: Tensor, lengths_B: Tensor, *, causal:
     return hidden_BLD[real_BL]
 
 
+def _run_with_3d_mask(backbone: nn.Module, ids_BL: Tensor, real_BL: Tensor) -> Tensor:
+    embed, encode = backbone.get_submodule("embeddings"), backbone.get_submodule("encoder")
+    if getattr(encode, "conv", None) is not None:
+        raise ValueError("this DeBERTa has a convolution, which sees later tokens; choose one without")
+    embedded = embed(input_ids=ids_BL, token_type_ids=torch.zeros_like(ids_BL), mask=real_BL.long())
+    seen_BLL = (real_BL[:, None, :] & _earlier(real_BL)).long()
+    hidden_BLD: Tensor = encode(embedded, seen_BLL, return_dict=True).last_hidden_state
+    return hidden_BLD
+
+
+def _earlier(real_BL: Tensor) -> Tensor:
+    length = real_BL.shape[1]
+    return torch.ones(length, length, dtype=torch.bool, device=real_BL.device).tril()
+
+
 def real_mask(lengths_B: Tensor) -> Tensor:
     """Return bool[B, L], True on real tokens of right-padded rows."""
     return torch.arange(int(lengths_B.max()), device=lengths_B.device) < lengths_B[:, None]
 
 
-def additive_mask(real_BL: Tensor, *, causal: bool, dtype: torch.dtype) -> Tensor:
-    """Return [B, 1, L, L] with 0 where a query may look at a key and the lowest number elsewhere."""
-    length = real_BL.shape[1]
-    seen = real_BL[:, None, None, :].expand(-1, 1, length, length)
-    if causal:
-        seen = seen & torch.ones(length, length, dtype=torch.bool, device=real_BL.device).tril()
+def causal_mask(real_BL: Tensor, *, dtype: torch.dtype) -> Tensor:
+    """Return [B, 1, L, L] with 0 where a query may look at a key and the lowest number elsewhere.
+
+    Additive, because several families read a boolean 4-D mask wrongly and leak later tokens.
+    """
+    seen = real_BL[:, None, None, :] & _earlier(real_BL)
     return torch.zeros(seen.shape, dtype=dtype, device=real_BL.device).masked_fill_(
         ~seen, torch.finfo(dtype).min
     )

@@ -17,7 +17,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from tsdae_core.backbone import backbone_config, family_of, layers_of, run_padded
+from tsdae_core.backbone import backbone_config, family_of, layers_of, norm_eps, run_padded
 from tsdae_core.packed import FusedProjections, PackedPlan, run_packed
 
 
@@ -33,9 +33,8 @@ class BottleneckLayer(nn.Module):
         self.value = nn.Linear(vector_width, width)
         self.output = nn.Linear(width, width)
         self.dropout = nn.Dropout(_dropout(config, "hidden_dropout_prob", "dropout"))
-        eps = float(getattr(config, "layer_norm_eps", 1e-12))
         self.norm: nn.Module = (
-            nn.LayerNorm(width, eps=eps) if family_of(backbone).post_norm else nn.Identity()
+            nn.LayerNorm(width, eps=norm_eps(config)) if family_of(backbone).post_norm else nn.Identity()
         )
 
     def forward(self, hidden_TD: Tensor, vectors_BS: Tensor, row_T: Tensor) -> Tensor:
@@ -94,19 +93,19 @@ def decode_padded(
 
 @contextmanager
 def _vector_added(backbone: nn.Module, bottleneck: nn.ModuleList, vectors_BS: Tensor) -> Iterator[None]:
-    """Hook every layer's attention block for the duration of one call."""
+    """Hook every attention block for one call; the n-th call of any of them belongs to the n-th layer."""
     path = family_of(backbone).attention
-    handles = []
-    for layer, added in zip(layers_of(backbone), bottleneck, strict=True):
+    calls = iter(bottleneck)
 
-        def hook(_module: nn.Module, _args: Any, output: Any, added: nn.Module = added) -> Any:
-            hidden_BLD: Tensor = output[0] if isinstance(output, tuple) else output
-            num_rows, length = hidden_BLD.shape[:2]
-            row = torch.arange(num_rows, device=hidden_BLD.device).repeat_interleave(length)
-            changed = added(hidden_BLD.flatten(0, 1), vectors_BS, row).view_as(hidden_BLD)
-            return (changed, *output[1:]) if isinstance(output, tuple) else changed
+    def hook(_module: nn.Module, _args: Any, output: Any) -> Any:
+        hidden_BLD: Tensor = output[0] if isinstance(output, tuple) else output
+        num_rows, length = hidden_BLD.shape[:2]
+        row = torch.arange(num_rows, device=hidden_BLD.device).repeat_interleave(length)
+        changed = next(calls)(hidden_BLD.flatten(0, 1), vectors_BS, row).view_as(hidden_BLD)
+        return (changed, *output[1:]) if isinstance(output, tuple) else changed
 
-        handles.append(layer.get_submodule(path).register_forward_hook(hook))
+    distinct = dict.fromkeys(layer.get_submodule(path) for layer in layers_of(backbone))
+    handles = [attention.register_forward_hook(hook) for attention in distinct]
     try:
         yield
     finally:

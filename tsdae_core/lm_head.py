@@ -18,7 +18,7 @@ from transformers import AutoConfig, AutoModelForMaskedLM
 from transformers.activations import ACT2FN
 from transformers.models.auto.modeling_auto import MODEL_FOR_MASKED_LM_MAPPING_NAMES
 
-from tsdae_core.backbone import backbone_config, word_embeddings
+from tsdae_core.backbone import backbone_config, family_named, norm_eps, word_embeddings
 from tsdae_core.lm_loss import linear_cross_entropy_sum
 
 logger = logging.getLogger(__name__)
@@ -48,6 +48,16 @@ HEAD_NAMES: dict[str, HeadNames] = {
     "data2vec-text": _ROBERTA_HEAD,
     "mpnet": _ROBERTA_HEAD,
     "distilbert": HeadNames("vocab_transform", "vocab_layer_norm", "vocab_projector.bias"),
+    "megatron-bert": _BERT_HEAD,
+    "roformer": _BERT_HEAD,
+    "deberta": _BERT_HEAD,
+    "deberta-v2": _BERT_HEAD,
+    "jina_embeddings_v3": _ROBERTA_HEAD,
+    "nomic_bert": HeadNames(
+        "cls.predictions.transform.dense", "cls.predictions.transform.layer_norm", "cls.predictions.bias"
+    ),
+    "albert": HeadNames("predictions.dense", "predictions.LayerNorm", "predictions.bias"),
+    "modernbert": HeadNames("head.dense", "head.norm", "decoder.bias"),
     "electra": HeadNames(
         "generator_predictions.dense", "generator_predictions.LayerNorm", "generator_lm_head.bias", "gelu"
     ),
@@ -57,35 +67,29 @@ HEAD_NAMES: dict[str, HeadNames] = {
 class LmHead(nn.Module):
     """Dense, activation, LayerNorm, and a bias per vocabulary entry."""
 
-    def __init__(
-        self, width: int, embedding_width: int, vocab_size: int, *, activation: str, norm_eps: float
-    ) -> None:
+    def __init__(self, backbone: nn.Module) -> None:
         super().__init__()
-        self.dense = nn.Linear(width, embedding_width)
-        self.activation = ACT2FN[activation]
-        self.norm = nn.LayerNorm(embedding_width, eps=norm_eps)
-        self.bias = nn.Parameter(torch.zeros(vocab_size))
+        config = backbone_config(backbone)
+        table = word_embeddings(backbone)
+        names = HEAD_NAMES.get(str(config.model_type))
+        self.dense = nn.Linear(
+            int(config.hidden_size), table.embedding_dim, bias=bool(getattr(config, "classifier_bias", True))
+        )
+        activation = names.activation if names is not None else None
+        self.activation = ACT2FN[activation or _config_activation(config)]
+        norm_bias = bool(getattr(config, "norm_bias", True))
+        self.norm = nn.LayerNorm(table.embedding_dim, eps=norm_eps(config), bias=norm_bias)
+        self.bias = nn.Parameter(torch.zeros(table.num_embeddings))
 
     @classmethod
     def for_backbone(cls, backbone: nn.Module, *, seed: int) -> LmHead:
         """Make a fresh head that fits the backbone; its weights depend on ``seed`` alone."""
-        config = backbone_config(backbone)
-        table = word_embeddings(backbone)
-        names = HEAD_NAMES.get(str(config.model_type))
-        activation = names.activation if names is not None else None
-        head = cls(
-            int(config.hidden_size),
-            table.embedding_dim,
-            table.num_embeddings,
-            activation=activation or _config_activation(config),
-            norm_eps=float(getattr(config, "layer_norm_eps", 1e-12)),
-        )
-        generator = torch.Generator().manual_seed(seed)
+        head = cls(backbone)
+        std = float(getattr(backbone_config(backbone), "initializer_range", 0.02))
         with torch.no_grad():
-            head.dense.weight.normal_(
-                0.0, float(getattr(config, "initializer_range", 0.02)), generator=generator
-            )
-            head.dense.bias.zero_()
+            head.dense.weight.normal_(0.0, std, generator=torch.Generator().manual_seed(seed))
+            if head.dense.bias is not None:
+                head.dense.bias.zero_()
         return head
 
     def forward(self, hidden_TD: Tensor) -> Tensor:
@@ -106,14 +110,11 @@ def load_pretrained(path: str) -> tuple[nn.Module, LmHead | None]:
 
     Raises:
         OSError: from transformers, if the folder holds no model.
+        ValueError: for an unsupported backbone or an incomplete checkpoint.
     """
-    config = AutoConfig.from_pretrained(path)
-    names = HEAD_NAMES.get(str(config.model_type))
-    if names is None:
-        raise ValueError(
-            f"backbone type {config.model_type!r} in {path} is not supported; "
-            f"choose one of {', '.join(HEAD_NAMES)}"
-        )
+    model_type = str(AutoConfig.from_pretrained(path).model_type)
+    family_named(model_type)
+    names = HEAD_NAMES.get(model_type)
     model, info = AutoModelForMaskedLM.from_pretrained(path, dtype=torch.float32, output_loading_info=True)
     backbone: nn.Module = model.base_model
     lost = [key for key in info["missing_keys"] if key.startswith(f"{model.base_model_prefix}.")]
@@ -121,27 +122,34 @@ def load_pretrained(path: str) -> tuple[nn.Module, LmHead | None]:
         raise ValueError(
             f"{path} lacks backbone weights, for instance {sorted(lost)[0]}; is the checkpoint complete?"
         )
-    if f"{names.dense}.weight" in info["missing_keys"]:
+    state = model.state_dict()
+    dense = None if names is None else f"{names.dense}.weight"
+    if names is None or dense not in state or dense in info["missing_keys"]:
         logger.info("%s has no language-model head; training starts a fresh one", path)
         return backbone, None
     head = LmHead.for_backbone(backbone, seed=0)
     with torch.no_grad():
         head.dense.load_state_dict(model.get_submodule(names.dense).state_dict())
         head.norm.load_state_dict(model.get_submodule(names.norm).state_dict())
-        head.bias.copy_(model.state_dict()[names.bias])
+        head.bias.copy_(state[names.bias])
     return backbone, head
 
 
 def masked_lm_state(backbone: nn.Module, head: LmHead | None) -> tuple[dict[str, Tensor], str]:
     """Return the weights under the names of the family's own class, and that class name.
 
-    With a head these are the names of its MaskedLM class, otherwise those of the bare backbone.
+    With a head these are the names of its MaskedLM class, otherwise those of the bare backbone. A family
+    whose class has no such head (EuroBERT, RemBERT) is stored without, which is logged.
     """
     config = backbone_config(backbone)
     state: dict[str, Tensor] = dict(backbone.state_dict())
-    if head is None:
+    names = HEAD_NAMES.get(str(config.model_type))
+    if head is None or names is None:
+        if head is not None:
+            logger.warning(
+                "%s checkpoints cannot hold our language-model head; it is left out", config.model_type
+            )
         return state, type(backbone).__name__
-    names = HEAD_NAMES[str(config.model_type)]
     prefix = str(backbone.base_model_prefix)
     state = {f"{prefix}.{name}": value for name, value in state.items()}
     for part, name in ((head.dense, names.dense), (head.norm, names.norm)):

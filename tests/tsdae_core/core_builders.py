@@ -3,7 +3,7 @@
 import numpy as np
 import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
-from transformers import AutoModelForMaskedLM, PreTrainedTokenizerFast, RobertaConfig
+from transformers import AutoConfig, AutoModelForMaskedLM, PreTrainedTokenizerFast, RobertaConfig
 
 from tsdae_core.encoder import SentenceEncoder
 from tsdae_core.scratch import ScratchConfig, build_scratch_encoder, train_tokenizer
@@ -95,6 +95,36 @@ def roberta_config(tokenizer):
         hidden_dropout_prob=0.0,
         attention_probs_dropout_prob=0.0,
     )
+
+
+SMALL = {"hidden_size": 32, "num_attention_heads": 4, "num_hidden_layers": 2, "intermediate_size": 48}
+EXTRAS = {
+    "distilbert": {"dim": 32, "n_heads": 4, "n_layers": 2, "hidden_dim": 48},
+    "electra": {"embedding_size": 16},
+    "albert": {"embedding_size": 16, "num_hidden_layers": 4, "num_hidden_groups": 2},
+    "rembert": {"input_embedding_size": 16, "output_embedding_size": 16},
+    "roformer": {"embedding_size": 16},
+    "eurobert": {"num_key_value_heads": 4},
+    "deberta": {"relative_attention": True, "pos_att_type": ["c2p", "p2c"], "position_biased_input": False},
+    "deberta-v2": {"relative_attention": True, "pos_att_type": ["c2p", "p2c"], "position_buckets": 8},
+}
+
+
+def family_config(model_type, tokenizer, **changes):
+    """A tiny configuration of any supported family."""
+    ids = {"pad_token_id": tokenizer.pad_token_id, "bos_token_id": None, "eos_token_id": None}
+    ids |= {
+        "cls_token_id": tokenizer.cls_token_id,
+        "sep_token_id": tokenizer.sep_token_id,
+        "mask_token_id": None,
+    }
+    sizes = {
+        **SMALL,
+        **EXTRAS.get(model_type, {}),
+        "vocab_size": len(tokenizer),
+        "max_position_embeddings": 64,
+    }
+    return AutoConfig.for_model(model_type, **sizes, **ids, **changes)
 
 
 def gradients(model):

@@ -1,0 +1,72 @@
+"""Every supported backbone family, on a small random model built here."""
+
+import core_builders
+import numpy as np
+import pytest
+import torch
+
+from tsdae_core.backbone import FAMILIES, REFUSED, family_named
+from tsdae_core.encoder import SentenceEncoder
+from tsdae_core.objective import build_objective
+from tsdae_core.preflight import check_decoder_is_causal, check_decoder_uses_vector
+from tsdae_core.tokens import tokenize_texts
+
+HEADLESS = {"eurobert", "rembert"}
+
+
+@pytest.fixture(params=sorted(FAMILIES))
+def family(request):
+    return request.param
+
+
+def test_a_family_trains_every_parameter_and_passes_the_preflight(texts, tokenizer, family):
+    encoder = core_builders.hf_encoder(core_builders.family_config(family, tokenizer), tokenizer)
+    objective = build_objective("tsdae", tokenizer=tokenizer)
+    tokens = tokenize_texts(texts[:30], tokenizer, max_tokens=40)
+    batch = objective.make_batch(tokens, np.arange(30), seed=0, epoch=0)
+    model = core_builders.shake(objective.build_model(encoder, seed=0)).train()
+    check_decoder_uses_vector(model, batch)
+    check_decoder_is_causal(model, batch)
+    model(batch).loss_sum.backward()
+    trained = [(name, param.grad) for name, param in model.named_parameters() if param.requires_grad]
+    assert not [name for name, grad in trained if grad is None or not grad.any()]
+
+
+def test_a_family_saves_and_loads_with_its_head(texts, tokenizer, family, tmp_path):
+    encoder = core_builders.hf_encoder(core_builders.family_config(family, tokenizer), tokenizer).eval()
+    head = build_objective("mlm", tokenizer=tokenizer).build_model(encoder, seed=0).lm_head
+    core_builders.shake(head)
+    encoder.save(tmp_path, lm_head=head)
+    loaded = SentenceEncoder.load(tmp_path)
+    assert np.array_equal(loaded.encode(texts[:20]), encoder.encode(texts[:20]))
+    assert loaded.fingerprint() == encoder.fingerprint()
+    assert (loaded.lm_head is None) == (family in HEADLESS)
+    if loaded.lm_head is not None:
+        for name, value in head.state_dict().items():
+            assert torch.equal(loaded.lm_head.state_dict()[name], value), name
+
+
+def test_padding_does_not_change_a_vector(texts, tokenizer, family):
+    encoder = core_builders.hf_encoder(core_builders.family_config(family, tokenizer), tokenizer).eval()
+    together = encoder.encode(texts[:6], batch_tokens=10_000)
+    alone = np.concatenate([encoder.encode([text]) for text in texts[:6]])
+    np.testing.assert_allclose(together, alone, atol=1e-5)
+
+
+def test_a_deberta_with_a_convolution_is_refused(texts, tokenizer):
+    config = core_builders.family_config("deberta-v2", tokenizer, conv_kernel_size=3)
+    encoder = core_builders.hf_encoder(config, tokenizer)
+    objective = build_objective("tsdae", tokenizer=tokenizer)
+    tokens = tokenize_texts(texts[:8], tokenizer, max_tokens=40)
+    batch = objective.make_batch(tokens, np.arange(8), seed=0, epoch=0)
+    with pytest.raises(ValueError, match="has a convolution"):
+        check_decoder_is_causal(objective.build_model(encoder, seed=0), batch)
+
+
+def test_what_cannot_work_is_refused_with_its_reason():
+    for name, reason in REFUSED.items():
+        with pytest.raises(ValueError, match="is not supported") as error:
+            family_named(name)
+        assert reason in str(error.value)
+    with pytest.raises(ValueError, match="nobody has checked"):
+        family_named("gpt2")

@@ -22,7 +22,7 @@ p{margin:0 0 12px;max-width:70ch}
 ul.notes{margin:12px 0 0;padding-left:1.2em;color:var(--soft);font-size:14px}
 .scroll{overflow-x:auto;margin-top:12px;border:1px solid var(--line);border-radius:10px;
 background:var(--card)}
-table{border-collapse:collapse;width:100%;font-variant-numeric:tabular-nums}
+table{border-collapse:separate;border-spacing:0;width:100%;font-variant-numeric:tabular-nums}
 th,td{padding:10px 14px;text-align:right;vertical-align:top;border-top:1px solid var(--hair);
 white-space:nowrap}
 thead th{border-top:0;border-bottom:1px solid var(--line);font-size:13px;font-weight:600;color:var(--soft)}
@@ -34,7 +34,7 @@ td .v{font-size:16px}
 td.best .v{font-weight:700}
 td .ci{display:block;font-size:12px;color:var(--faint);line-height:1.35}
 td .d{display:block;font-size:12px;color:var(--soft);line-height:1.35}
-.up{color:var(--good)}.down{color:var(--bad)}
+td .up{color:var(--good)}td .down{color:var(--bad)}
 .tag{display:inline-block;margin-left:.5em;padding:0 .5em;border-radius:9px;background:var(--mark);
 color:var(--accent);font-size:12px;font-weight:500;white-space:nowrap}
 .dots{margin:18px 0 0}

@@ -126,6 +126,22 @@ def layers_of(backbone: nn.Module) -> list[nn.Module]:
     return called
 
 
+def keep_first_layers(backbone: nn.Module, num_layers: int) -> None:
+    """Cut the backbone in place to its first layers.
+
+    Raises:
+        ValueError: if it has fewer layers.
+    """
+    layers = layers_of(backbone)
+    if not 1 <= num_layers <= len(layers):
+        raise ValueError(f"the decoder can have 1 to {len(layers)} layers, not {num_layers}")
+    config = backbone_config(backbone)
+    if config.model_type != "albert":
+        parent, _, name = family_of(backbone).layers.rpartition(".")
+        setattr(backbone.get_submodule(parent), name, nn.ModuleList(layers[:num_layers]))
+    config.num_hidden_layers = num_layers
+
+
 def word_embeddings(backbone: nn.Module) -> nn.Embedding:
     """Return the token embedding table, which the LM head shares."""
     table = backbone.get_input_embeddings()  # type: ignore[operator]

@@ -86,7 +86,15 @@ def decode_packed(
 def decode_padded(
     backbone: nn.Module, bottleneck: nn.ModuleList, vectors_BS: Tensor, ids_T: Tensor, lengths_B: Tensor
 ) -> Tensor:
-    """Return decoder states [T, D], through the backbone's own forward."""
+    """Return decoder states [T, D], through the backbone's own forward.
+
+    Raises:
+        ValueError: under gradient checkpointing, which would run the layers again without the vector.
+    """
+    if getattr(backbone, "is_activation_checkpointing", False) and backbone.training:
+        raise ValueError(
+            "gradient checkpointing needs the packed path, which this backbone has not; switch it off"
+        )
     with _vector_added(backbone, bottleneck, vectors_BS):
         return run_padded(backbone, ids_T, lengths_B, causal=True)
 

@@ -42,6 +42,7 @@ class SentenceEncoder(nn.Module):
         pooling: ``cls``, ``mean`` or ``max``.
         max_tokens: longest input, special tokens included.
         use_packed: run the packed path where the backbone has BERT's shape (same numbers, faster).
+        is_tuned: True when the folder looks like a finished sentence encoder: pooling, but no LM head.
         lm_head: the LM head that came with the checkpoint, or None. Not a submodule: an objective that
             trains it adopts it.
     """
@@ -56,6 +57,7 @@ class SentenceEncoder(nn.Module):
         normalize: bool = False,
         heads: Sequence[nn.Module] = (),
         lm_head: LmHead | None = None,
+        is_tuned: bool = False,
     ) -> None:
         super().__init__()
         self.backbone = backbone
@@ -71,6 +73,7 @@ class SentenceEncoder(nn.Module):
         if normalize and not any(isinstance(head, Normalize) for head in heads):
             self.heads.append(Normalize())
         self.use_packed = family_of(backbone).packed
+        self.is_tuned = is_tuned
         self._lm_head: tuple[LmHead | None] = (lm_head,)
 
     @classmethod
@@ -104,6 +107,7 @@ class SentenceEncoder(nn.Module):
             max_tokens=min(wanted, max_positions(backbone) or wanted),
             heads=parts.heads,
             lm_head=head,
+            is_tuned=parts.pooling is not None and head is None,
         )
         return encoder.to(device).eval()
 

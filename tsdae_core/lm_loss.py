@@ -29,7 +29,14 @@ def linear_cross_entropy_sum(
         weight_VD: float [V, D], the shared token embeddings.
         bias_V: float [V].
         targets_T: int64 [T], ids in [0, V).
+
+    Under autocast the loss is still computed in the precision of the weights.
     """
+    with torch.autocast(hidden_TD.device.type, enabled=False):
+        return _sum(hidden_TD.to(weight_VD.dtype), weight_VD, bias_V, targets_T)
+
+
+def _sum(hidden_TD: Tensor, weight_VD: Tensor, bias_V: Tensor, targets_T: Tensor) -> Tensor:
     total: Tensor = _LinearCrossEntropy.apply(hidden_TD, weight_VD, bias_V, targets_T)  # type: ignore[no-untyped-call]
     return total
 

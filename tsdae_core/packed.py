@@ -11,12 +11,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
 from tsdae_core.backbone import backbone_config, first_position, layers_of
 from tsdae_core.ragged import Int64s, expand_spans, offsets_of
@@ -178,6 +180,8 @@ def run_packed(
         fused: from `fuse_projections` on the same weights.
         add_vector: called as ``add_vector(layer_index, hidden_TD)`` after each self-attention block.
         keep: int64 packed places; the last layer finishes only these, and only they are returned.
+
+    With ``backbone.activation_checkpointing_enable()`` a layer is computed again in the backward pass.
     """
     positions = plan.positions + first_position(backbone)
     embed = backbone.get_submodule("embeddings")
@@ -187,16 +191,43 @@ def run_packed(
         hidden_TD = project(hidden_TD)
     layers = layers_of(backbone)
     for index, layer in enumerate(layers):
-        qkv_TE = F.linear(hidden_TD, fused.weights[index], fused.biases[index])
-        context_TD = _attend(qkv_TE, plan, layer, causal=causal)
-        if keep is not None and index == len(layers) - 1:
-            context_TD, hidden_TD = context_TD.index_select(0, keep), hidden_TD.index_select(0, keep)
-        hidden_TD = layer.get_submodule("attention.output")(context_TD, hidden_TD)
-        if add_vector is not None:
-            hidden_TD = add_vector(index, hidden_TD)
-        inner = layer.get_submodule("intermediate")(hidden_TD)
-        hidden_TD = layer.get_submodule("output")(inner, hidden_TD)
+        last = index == len(layers) - 1
+        call = partial(
+            _run_layer,
+            layer=layer,
+            plan=plan,
+            causal=causal,
+            add=None if add_vector is None else partial(add_vector, index),
+            keep=keep if last else None,
+        )
+        weight, bias = fused.weights[index], fused.biases[index]
+        if getattr(backbone, "is_activation_checkpointing", False) and torch.is_grad_enabled():
+            hidden_TD = checkpoint(call, hidden_TD, weight, bias, use_reentrant=False)
+        else:
+            hidden_TD = call(hidden_TD, weight, bias)
     return hidden_TD
+
+
+def _run_layer(
+    hidden_TD: Tensor,
+    weight: Tensor,
+    bias: Tensor,
+    *,
+    layer: nn.Module,
+    plan: PackedPlan,
+    causal: bool,
+    add: Callable[[Tensor], Tensor] | None,
+    keep: Tensor | None,
+) -> Tensor:
+    context_TD = _attend(F.linear(hidden_TD, weight, bias), plan, layer, causal=causal)
+    if keep is not None:
+        context_TD, hidden_TD = context_TD.index_select(0, keep), hidden_TD.index_select(0, keep)
+    hidden_TD = layer.get_submodule("attention.output")(context_TD, hidden_TD)
+    if add is not None:
+        hidden_TD = add(hidden_TD)
+    inner = layer.get_submodule("intermediate")(hidden_TD)
+    out: Tensor = layer.get_submodule("output")(inner, hidden_TD)
+    return out
 
 
 def _attend(qkv_TE: Tensor, plan: PackedPlan, layer: nn.Module, *, causal: bool) -> Tensor:

@@ -9,6 +9,7 @@ Shapes: B sentences, T tokens, D width, S width of the sentence vector.
 from __future__ import annotations
 
 import copy
+import logging
 from dataclasses import dataclass, field
 from typing import Any, Literal, get_args
 
@@ -18,7 +19,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from transformers import AutoModel, PreTrainedTokenizerFast
 
-from tsdae_core.backbone import backbone_config, word_embeddings
+from tsdae_core.backbone import backbone_config, keep_first_layers, word_embeddings
 from tsdae_core.batch import Batch, LossSums, int64_tensor
 from tsdae_core.decoder import build_bottleneck, decode_packed, decode_padded
 from tsdae_core.encoder import SentenceEncoder
@@ -28,6 +29,8 @@ from tsdae_core.noise import NoiseConfig, apply_noise, noise_vocabulary
 from tsdae_core.packed import FusedProjections, fuse_projections, plan_packing
 from tsdae_core.ragged import Int64s, offsets_of
 from tsdae_core.tokens import TokenizedTexts, special_frame
+
+logger = logging.getLogger(__name__)
 
 Tie = Literal["tied", "untied", "scratch"]
 
@@ -40,17 +43,25 @@ class TsdaeConfig:
         noise: damage done to the encoder's input.
         tie: ``tied`` runs the encoder's own backbone as decoder, ``untied`` a copy of it, ``scratch`` a
             freshly initialised one.
+        num_decoder_layers: None for as many as the encoder; fewer (the first ones) make a weaker decoder that
+            leans more on the vector. A tied decoder always has them all.
 
     Raises:
-        ValueError: for an unknown ``tie``.
+        ValueError: for an unknown ``tie``, or a number of layers that does not fit it.
     """
 
     noise: NoiseConfig = field(default_factory=NoiseConfig)
     tie: Tie = "tied"
+    num_decoder_layers: int | None = None
 
     def __post_init__(self) -> None:
         if self.tie not in get_args(Tie):
             raise ValueError(f"tie {self.tie!r} is unknown; choose one of {', '.join(get_args(Tie))}")
+        if self.num_decoder_layers is not None and (self.tie == "tied" or self.num_decoder_layers < 1):
+            raise ValueError(
+                f"num_decoder_layers={self.num_decoder_layers} must be at least 1 and needs tie 'untied' "
+                "or 'scratch'"
+            )
 
 
 class TsdaeObjective:
@@ -95,7 +106,12 @@ class TsdaeObjective:
 
     def build_model(self, encoder: SentenceEncoder, *, seed: int) -> TsdaeModel:
         """Put the encoder (not a copy) and the decoder's own modules into one trainable module."""
-        return TsdaeModel(encoder, tie=self.config.tie, seed=seed)
+        if encoder.is_tuned:
+            logger.warning(
+                "the start model is a tuned sentence encoder, where TSDAE works badly; start from a plain "
+                "checkpoint, train TSDAE on the target texts first, then NLI and STS"
+            )
+        return TsdaeModel(encoder, config=self.config, seed=seed)
 
 
 class TsdaeModel(nn.Module):
@@ -108,15 +124,15 @@ class TsdaeModel(nn.Module):
         decoder_backbone: None when tied.
     """
 
-    def __init__(self, encoder: SentenceEncoder, *, tie: Tie, seed: int) -> None:
+    def __init__(self, encoder: SentenceEncoder, *, config: TsdaeConfig, seed: int) -> None:
         super().__init__()
         self.encoder = encoder
-        self.decoder_backbone = _decoder_backbone(encoder.backbone, tie, seed)
+        self.decoder_backbone = _decoder_backbone(encoder.backbone, config, seed)
         backbone = self.decoder_backbone or encoder.backbone
         self.bottleneck = build_bottleneck(
             backbone, vector_width=encoder.dim, seed=fold_key("bottleneck", seed) >> 1
         )
-        head = encoder.lm_head if tie != "scratch" else None
+        head = encoder.lm_head if config.tie != "scratch" else None
         self.lm_head = copy.deepcopy(head) or LmHead.for_backbone(
             backbone, seed=fold_key("lm_head", seed) >> 1
         )
@@ -174,14 +190,17 @@ class TsdaeModel(nn.Module):
         return hidden_TD, plan.token_order
 
 
-def _decoder_backbone(backbone: nn.Module, tie: Tie, seed: int) -> nn.Module | None:
-    if tie == "tied":
+def _decoder_backbone(backbone: nn.Module, config: TsdaeConfig, seed: int) -> nn.Module | None:
+    if config.tie == "tied":
         return None
-    if tie == "untied":
-        return copy.deepcopy(backbone)
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(fold_key("scratch-decoder", seed) >> 1)
-        fresh: nn.Module = AutoModel.from_config(backbone_config(backbone))
-    if getattr(fresh, "pooler", None) is not None:
-        setattr(fresh, "pooler", None)  # noqa: B010
-    return fresh
+    if config.tie == "untied":
+        decoder = copy.deepcopy(backbone)
+    else:
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(fold_key("scratch-decoder", seed) >> 1)
+            decoder = AutoModel.from_config(copy.deepcopy(backbone_config(backbone)))
+        if getattr(decoder, "pooler", None) is not None:
+            setattr(decoder, "pooler", None)  # noqa: B010
+    if config.num_decoder_layers is not None:
+        keep_first_layers(decoder, config.num_decoder_layers)
+    return decoder

@@ -4,6 +4,11 @@ import core_builders
 import numpy as np
 import pytest
 import torch
+from hypothesis import settings
+
+# A loaded machine must not fail a property test by its clock.
+settings.register_profile("core", deadline=None)
+settings.load_profile("core")
 
 
 @pytest.fixture(autouse=True, scope="session")

@@ -116,7 +116,7 @@ def family_config(model_type, tokenizer, **changes):
     ids |= {
         "cls_token_id": tokenizer.cls_token_id,
         "sep_token_id": tokenizer.sep_token_id,
-        "mask_token_id": None,
+        "mask_token_id": tokenizer.mask_token_id,
     }
     sizes = {
         **SMALL,

@@ -5,6 +5,7 @@ Sections whose code lives in another room take that room's own config class (noi
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -14,6 +15,8 @@ from tsdae_core.mlm import MlmConfig
 from tsdae_core.optim import OptimConfig
 from tsdae_core.scratch import ScratchConfig
 from tsdae_core.tsdae import TsdaeConfig
+
+_MAX_LANES = 64
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,6 +31,9 @@ class ClusterConfig:
 
     address: str | None = None
     num_cpus: int | None = None
+
+    def __post_init__(self) -> None:
+        require(self.num_cpus is None or self.num_cpus >= 1, "num_cpus must be at least 1")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,11 +91,24 @@ class TrainConfig:
             require(getattr(self, name) >= 1, f"{name} must be at least 1")
         for name in ("validate_every", "checkpoint_every", "log_every"):
             require(getattr(self, name) >= 1, f"{name} must be at least 1")
-        require(self.validation_rows >= 0, "validation_rows must not be negative")
+        for name in ("validation_rows", "num_lanes", "cpus_per_worker", "gpus_per_worker"):
+            require(getattr(self, name) >= 0, f"{name} must not be negative")
+        require(self.max_failures >= -1, "max_failures must be at least -1 (no limit)")
         require(
             self.num_lanes == 0 or self.batch_size % self.num_lanes == 0,
             f"num_lanes ({self.num_lanes}) must divide batch_size ({self.batch_size}); 0 chooses it",
         )
+        fitting = [str(n) for n in range(1, self.lanes + 1) if self.lanes % n == 0]
+        require(
+            self.lanes % self.num_workers == 0,
+            f"num_workers ({self.num_workers}) must divide the {self.lanes} lanes of batch_size "
+            f"{self.batch_size}: use one of {', '.join(fitting)}, another batch_size or num_lanes",
+        )
+
+    @property
+    def lanes(self) -> int:
+        """The number of lanes in force: as configured, or made from the batch size."""
+        return self.num_lanes or math.gcd(self.batch_size, _MAX_LANES)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -104,8 +123,10 @@ class EmbedConfig:
     threads_per_actor: int = 1
 
     def __post_init__(self) -> None:
-        require(self.num_actors >= 1, "num_actors must be at least 1")
-        require(self.batch_tokens >= 1, "batch_tokens must be at least 1")
+        for name in ("num_actors", "batch_tokens", "threads_per_actor"):
+            require(getattr(self, name) >= 1, f"{name} must be at least 1")
+        for name in ("cpus_per_actor", "gpus_per_actor"):
+            require(getattr(self, name) >= 0, f"{name} must not be negative")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -127,6 +148,9 @@ class EvaluateConfig:
 
     def __post_init__(self) -> None:
         require(self.top_k >= 1, "top_k must be at least 1")
+        require(self.num_examples >= 0, "num_examples must not be negative")
+        names = [task.name for task in self.tasks]
+        require(len(set(names)) == len(names), f"tasks need different names, got {', '.join(names)}")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -19,7 +19,6 @@ from pipelines.errors import InputError
 from pipelines.inputs import find_files
 from pipelines.storage import Location
 from pipelines.tracking import Tracker
-from pipelines.train import num_lanes
 
 _MAX_UPLOAD_BYTES = 100 << 20
 _MIN_FREE_BYTES = 2 << 30
@@ -40,9 +39,7 @@ def examine(config: RunConfig) -> list[Finding]:
     findings = [
         _check("packages", _packages),
         _check("input", lambda: _inputs(config)),
-        _check(
-            "workers", lambda: f"{config.train.num_workers} workers share {num_lanes(config.train)} lanes"
-        ),
+        _check("workers", lambda: f"{config.train.num_workers} workers share {config.train.lanes} lanes"),
         _check("workspace", lambda: _writable(workspace)),
         _check("upload", _upload_size),
     ]

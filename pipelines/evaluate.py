@@ -7,7 +7,7 @@ from them and logged to the training's MLflow run.
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +24,7 @@ from pipelines.progress import Reporter
 from pipelines.report_content import START, TRAINED, report_input
 from pipelines.shards import run_shards
 from pipelines.storage import Location
-from pipelines.systems import EvaluationTask, System
+from pipelines.systems import EvaluationTask, System, cell_name
 from pipelines.tracking import Tracker
 
 REPORT_FOLDER = "report"
@@ -67,13 +67,16 @@ def evaluate(config: RunConfig, workspace: Location, *, reporter: Reporter) -> M
     stage.begin()
     worker = EvaluationTask(workspace, documents_place, documents, stage.folder, config.evaluate.top_k)
     cells = {
-        f"{i}-{j}": {"task": task, "system": system}
+        cell_name(i, j): {"task": task, "system": system}
         for i, task in enumerate(tasks)
         for j, system in enumerate(SYSTEMS)
     }
     shards = run_shards(stage, "evaluate", cells, worker, reporter=reporter, label="evaluate")
+    missing = {
+        task.name: shards[i * len(SYSTEMS)].counts["missing_documents"] for i, task in enumerate(tasks)
+    }
     rows = [row for shard in shards for row in _rows_of(stage.folder, shard.name)]
-    files = _write_report(config, workspace, stage.folder, tasks, rows)
+    files = _write_report(config, workspace, stage.folder, tasks, rows, missing)
     scores = mean_scores(rows)
     _log(config, workspace, stage.folder, encoder, scores)
     return stage.finish(counts={"rows": len(rows)}, shards=shards, files=files, facts={"scores": scores})
@@ -107,8 +110,9 @@ def _write_report(
     folder: Location,
     tasks: Sequence[RetrievalTask],
     rows: Sequence[PerQueryRow],
+    missing: Mapping[str, int],
 ) -> dict[str, str]:
-    content = report_input(config, workspace, folder, tasks, rows, systems=SYSTEMS)
+    content = report_input(config, workspace, folder, tasks, rows, systems=SYSTEMS, missing=missing)
     texts = {
         "report.json": report_json(content),
         "report.md": render_markdown(content),

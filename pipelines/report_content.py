@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -19,7 +19,7 @@ from pipelines.config_values import config_to_dict
 from pipelines.embed import documents_folder
 from pipelines.manifest import package_versions
 from pipelines.storage import Location
-from pipelines.systems import System
+from pipelines.systems import System, cell_name
 from pipelines.train_worker import LOG_NAME
 from tsdae_core.hashing import keyed_permutation
 
@@ -37,6 +37,7 @@ def report_input(
     rows: Sequence[PerQueryRow],
     *,
     systems: Sequence[System],
+    missing: Mapping[str, int],
 ) -> ReportInput:
     """Everything the report shows, from the finished stages of the workspace and the rows of this one."""
     documents = documents_folder(config, workspace)
@@ -64,7 +65,7 @@ def report_input(
         summary=f"The encoder before and after {encoder.counts['steps']:,} steps of "
         f"{config.train.objective.upper()} on {corpus.counts['rows_kept']:,} unlabelled texts, its index, "
         "and BM25, on the same documents.",
-        notes=_notes(tasks),
+        notes=_notes(tasks, missing),
         examples=tuple(examples),
         curves=tuple(_curves(workspace)),
         facts=tuple(facts),
@@ -88,13 +89,15 @@ def _without_places(tree: dict[str, Any]) -> dict[str, Any]:
     return plain
 
 
-def _notes(tasks: Sequence[RetrievalTask]) -> tuple[str, ...]:
+def _notes(tasks: Sequence[RetrievalTask], missing: Mapping[str, int]) -> tuple[str, ...]:
     notes = []
     for task in tasks:
         if task.num_skipped_queries:
             notes.append(
                 f"{task.name}: {task.num_skipped_queries} queries without a relevant document were left out."
             )
+        if missing[task.name]:
+            notes.append(f"{task.name}: {missing[task.name]} judged documents are not in the collection.")
         if task.num_unknown_queries:
             notes.append(
                 f"{task.name}: {task.num_unknown_queries} judged queries are not in the queries file."
@@ -140,7 +143,7 @@ def _examples(
         runs = {
             system.name: read_shard(
                 folder / "runs",
-                f"{i}-{systems.index(system)}",
+                cell_name(i, systems.index(system)),
                 ["query_id", "rank", "doc_id", "row_id", "score"],
             )
             for system in shown

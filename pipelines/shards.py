@@ -144,7 +144,8 @@ def user_error_in(error: BaseException) -> ValueError | None:
         seen.add(id(current))
         if isinstance(current, ValueError) and not isinstance(current, RayError):
             return current
-        stack += [getattr(current, "cause", None), current.__cause__, current.__context__]
+        failures = getattr(current, "worker_failures", {})  # Ray Train: exceptions by rank
+        stack += [*failures.values(), getattr(current, "cause", None), current.__cause__, current.__context__]
     return None
 
 

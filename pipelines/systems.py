@@ -8,18 +8,20 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from indexing.bm25 import BM25Searcher
 from indexing.evaluation.measures import DEFAULT_MEASURES, Measure, score_run
 from indexing.evaluation.rows import label_rows, write_rows
-from indexing.evaluation.run import Run, run_of_hits
+from indexing.evaluation.run import run_of_hits
 from indexing.evaluation.tasks import RetrievalTask
 from indexing.exact import exact_search, normalize_rows
 from indexing.hits import NO_HIT, Hits
 from indexing.store import open_index
 from indexing.vectors import read_vectors
 from pipelines.collection import iterate_shards, read_rows
+from pipelines.errors import InputError
 from pipelines.manifest import Manifest, ShardRecord
 from pipelines.prepare import write_parquet
 from pipelines.shards import ShardFunction
@@ -68,6 +70,7 @@ class EvaluationTask:
     def _evaluate(self, name: str, spec: Mapping[str, Any]) -> ShardRecord:
         system: System = spec["system"]
         task: RetrievalTask = spec["task"]
+        missing = self._missing_documents(task)
         hits = _SEARCH[system.kind](self, system, task.queries)
         ids = np.unique(hits.ids[hits.ids != NO_HIT])
         rows = read_rows(self.documents, ids, ["doc_id"])
@@ -79,9 +82,26 @@ class EvaluationTask:
         place = self.output / "scores" / f"{name}.parquet"
         with place.write_atomically() as target:
             write_rows(target.filesystem, target.path, scores)
-        return ShardRecord(
-            name=name, num_rows=len(scores), digest=place.sha256(), counts=_coverage(run, task)
-        )
+        counts = {"queries": len(task.query_ids), "missing_documents": missing}
+        return ShardRecord(name=name, num_rows=len(scores), digest=place.sha256(), counts=counts)
+
+    def _missing_documents(self, task: RetrievalTask) -> int:
+        """Number of judged documents that the collection lacks (they count as not found).
+
+        Raises:
+            InputError: it has none of them.
+        """
+        judged = pa.array(sorted(task.judged_doc_ids()), pa.string())
+        present: set[str] = set()
+        for table in iterate_shards(self.documents, self.manifest, ["doc_id"]):
+            ids = table.column("doc_id")
+            present.update(ids.filter(pc.is_in(ids, judged)).to_pylist())
+        if not present:
+            raise InputError(
+                f"task '{task.name}': none of its {len(judged)} judged documents is among the "
+                f"{self.manifest.counts['rows_kept']} documents; do its ids match documents.id_column?"
+            )
+        return len(judged) - len(present)
 
     def blocks(self, vectors: str) -> Iterator[tuple[NDArray[np.int64], NDArray[np.float32]]]:
         """Normalised vectors of the documents, shard by shard."""
@@ -89,6 +109,11 @@ class EvaluationTask:
             place = self.workspace / vectors / f"{shard.name}.parquet"
             row_ids, rows = read_vectors(place.filesystem, place.path)
             yield row_ids, normalize_rows(rows)
+
+
+def cell_name(task_number: int, system_number: int) -> str:
+    """The name of the files of one system on one task; names sort like the numbers."""
+    return f"task-{task_number:04d}-system-{system_number:04d}"
 
 
 def measures_for(top_k: int) -> list[Measure]:
@@ -125,13 +150,6 @@ _SEARCH: dict[str, Callable[[EvaluationTask, System, list[str]], Hits]] = {
 def _encode(encoder: Location, queries: list[str]) -> NDArray[np.float32]:
     with encoder.as_local_folder() as folder:
         return SentenceEncoder.load(str(folder)).encode(queries)
-
-
-def _coverage(run: Run, task: RetrievalTask) -> dict[str, int]:
-    found = sum(
-        any(doc_id in task.qrels[query_id] for doc_id, _ in ranking) for query_id, ranking in run.items()
-    )
-    return {"queries": len(task.query_ids), "queries_with_a_judged_hit": found}
 
 
 def _run_table(hits: Hits, query_ids: list[str], doc_ids: Mapping[int, str]) -> pa.Table:

@@ -6,7 +6,6 @@ name made of the stage's fingerprint, MLflow's run by the same fingerprint.
 
 from __future__ import annotations
 
-import math
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -19,7 +18,6 @@ from ray.train.torch import TorchTrainer
 from pipelines.config import RunConfig, TrainConfig
 from pipelines.config_io import config_to_yaml
 from pipelines.config_values import config_to_dict
-from pipelines.errors import InputError
 from pipelines.lanes import LanePlan
 from pipelines.manifest import Manifest, StageFolder
 from pipelines.progress import Reporter
@@ -35,8 +33,8 @@ from tsdae_core.mlm import MlmConfig
 from tsdae_core.objective import build_objective
 from tsdae_core.tsdae import TsdaeConfig
 
-_MAX_LANES = 64
 _KEPT_CHECKPOINTS = 2
+_NAME_LENGTH = 16
 # Settings that change where and how fast training runs, not what it computes.
 _SPEED_ONLY = (
     "num_workers",
@@ -65,6 +63,7 @@ def train(config: RunConfig, workspace: Location, corpus: Manifest, *, reporter:
         reporter.note(f"train: up to date, {manifest.counts['steps']:,} steps")
         return manifest
     stage.begin()
+    _remove_other_runs(workspace, keep=stage.fingerprint[:_NAME_LENGTH])
     tracker = Tracker.of(config, workspace)
     run_id = tracker.open_run(
         f"train-{stage.fingerprint[:8]}",
@@ -74,7 +73,7 @@ def train(config: RunConfig, workspace: Location, corpus: Manifest, *, reporter:
     job = _job(config, workspace, tokens, tracker, run_id)
     _announce(config.train, job.plan, reporter)
     try:
-        checkpoint = _fit(config.train, job, workspace, stage.fingerprint[:16], reporter)
+        checkpoint = _fit(config.train, job, workspace, stage.fingerprint[:_NAME_LENGTH], reporter)
         manifest = _take_encoder(stage, checkpoint, config.train)
         _log_artifacts(tracker, run_id, stage.folder, config)
     except BaseException:
@@ -92,23 +91,6 @@ def flatten(tree: dict[str, Any], prefix: str = "") -> dict[str, Any]:
     return flat
 
 
-def num_lanes(config: TrainConfig) -> int:
-    """The configured number of lanes, or the default made from the batch size.
-
-    Raises:
-        InputError: the number of workers does not divide it.
-    """
-    lanes = config.num_lanes or math.gcd(config.batch_size, _MAX_LANES)
-    if lanes % config.num_workers:
-        fitting = [n for n in range(1, lanes + 1) if lanes % n == 0]
-        raise InputError(
-            f"train.num_workers={config.num_workers} must divide the {lanes} lanes of "
-            f"train.batch_size={config.batch_size}; use one of {', '.join(map(str, fitting))} workers, "
-            "or another batch size or train.num_lanes"
-        )
-    return lanes
-
-
 def _job(config: RunConfig, workspace: Location, tokens: Manifest, tracker: Tracker, run_id: str) -> TrainJob:
     with (workspace / "start").as_local_folder() as folder:
         tokenizer = SentenceEncoder.load(str(folder)).tokenizer
@@ -122,7 +104,7 @@ def _job(config: RunConfig, workspace: Location, tokens: Manifest, tracker: Trac
         plan=LanePlan(
             num_rows=TokenRows.open(workspace, tokens).num_rows,
             batch_size=train.batch_size,
-            num_lanes=num_lanes(train),
+            num_lanes=train.lanes,
             seed=config.seed,
         ),
         objective=build_objective(train.objective, tokenizer=tokenizer, config=chosen),
@@ -207,7 +189,7 @@ def _log_artifacts(tracker: Tracker, run_id: str, encoder: Location, config: Run
             tracker.log_file(run_id, copy)
 
 
-def remove_other_runs(workspace: Location, keep: str) -> None:
+def _remove_other_runs(workspace: Location, *, keep: str) -> None:
     """Deletes the checkpoints of earlier settings; they belong to an encoder that is gone."""
     storage = workspace / "training"
     selector = pafs.FileSelector(storage.path, allow_not_found=True)

@@ -12,7 +12,7 @@ from tsdae_core.mlm import MlmConfig
 from tsdae_core.noise import NoiseConfig
 from tsdae_core.objective import build_objective
 from tsdae_core.ragged import Ragged
-from tsdae_core.tokens import tokenize_texts
+from tsdae_core.tokens import SpecialFrame, tokenize_texts
 from tsdae_core.tsdae import TsdaeConfig
 
 
@@ -39,6 +39,49 @@ def test_tsdae_batches_hold_framed_noise_and_framed_text(tokenizer, texts):
         assert 3 <= len(row) <= len(target.row(index))
     assert objective.num_targets(batch) == target.values.shape[0] - len(texts)
     assert 1 - (source.lengths - 2).sum() / (target.lengths - 2).sum() == pytest.approx(0.6, abs=0.05)
+
+
+def test_the_end_token_is_a_target_even_when_it_is_also_the_padding(texts):
+    tokenizer = core_builders.byte_level_tokenizer(texts)
+    tokenizer.pad_token = tokenizer.eos_token
+    objective = build_objective("tsdae", tokenizer=tokenizer)
+    tokens = tokenize_texts(texts[:9], tokenizer, max_tokens=40)
+    batch = objective.make_batch(tokens, np.arange(9), seed=0, epoch=0)
+    model = objective.build_model(
+        core_builders.hf_encoder(core_builders.roberta_config(tokenizer), tokenizer), seed=0
+    ).eval()
+    for packed in (True, False):
+        model.encoder.use_packed = packed
+        assert model(batch).num_targets == tokens.ids.values.shape[0] + 9
+    ends = np.cumsum(batch["target_lengths"]) - 1
+    assert (batch["target_ids"][ends] == tokenizer.eos_token_id).all()
+
+
+def test_a_text_without_any_target_is_refused(tokenizer):
+    objective = build_objective("tsdae", tokenizer=tokenizer)
+    objective.frame = SpecialFrame((2,), ())
+    with pytest.raises(ValueError, match="no token to predict"):
+        objective.make_batch(
+            tokenize_texts(["", "a"], tokenizer, max_tokens=8), np.arange(2), seed=0, epoch=0
+        )
+
+
+def test_the_decoder_is_tied_to_the_encoder_in_memory_not_to_a_file(tokenizer, texts, make_encoder):
+    """A change of the encoder in memory is a change of the decoder, and no parameter exists twice."""
+    objective = build_objective("tsdae", tokenizer=tokenizer)
+    encoder = make_encoder().eval()
+    model = objective.build_model(encoder, seed=0).eval()
+    tokens = tokenize_texts(texts[:4], tokenizer, max_tokens=40)
+    batch = objective.make_batch(tokens, np.arange(4), seed=0, epoch=0)
+    vectors = encoder.embed(batch["source_ids"], batch["source_lengths"]).detach()
+    before = model.reconstruct(vectors, batch["target_ids"], batch["target_lengths"]).loss_sum
+    with torch.no_grad():
+        encoder.backbone.encoder.layer[0].output.dense.weight.mul_(2)
+    after = model.reconstruct(vectors, batch["target_ids"], batch["target_lengths"]).loss_sum
+    assert not torch.equal(before, after)
+    assert model.encoder is encoder
+    pointers = [param.data_ptr() for param in model.parameters()]
+    assert len(set(pointers)) == len(pointers) == len(model.state_dict())
 
 
 @settings(deadline=None, max_examples=20)

@@ -138,6 +138,22 @@ def test_accumulation_equals_the_big_batch(tokenizer, texts):
     assert three.num_targets == one.num_targets == total
 
 
+def test_a_rank_without_rows_adds_nothing(tokenizer, texts):
+    """Its idle batch runs with weight 0: it meets the other ranks and leaves the gradient alone."""
+    run = Run(tokenizer, texts, dropout=0.0)
+    before = {name: value.clone() for name, value in run.model.state_dict().items()}
+    idle = run.batch(np.arange(2))
+    stats = training_step(
+        run.model, idle, run.optimizer, global_num_targets=100, max_grad_norm=1.0, weight=0.0
+    )
+    assert stats.grad_norm == 0.0
+    assert all(param.grad is not None for param in run.model.parameters())
+    for name, value in run.model.state_dict().items():
+        torch.testing.assert_close(
+            value, before[name] * (1 - OPTIM.lr * OPTIM.weight_decay), atol=1e-5, rtol=1e-4
+        )
+
+
 def test_golden_losses(tokenizer, texts):
     """Refresh only for a change that is meant to change the numbers, and say so in the commit."""
     for name, golden in GOLDEN.items():

@@ -23,6 +23,7 @@ _CONFIG_HELP = "YAML file; the shipped ones are in configs/."
 _OVERRIDES_HELP = "Settings that win over the file, as key.subkey=value, e.g. train.num_workers=4."
 _WORKSPACE_HELP = "Folder or URL of a finished run."
 _DEFAULT_WORKSPACE = "work/quickstart"
+_CLUSTER_FOLDER = "cluster"
 
 ConfigPath = Annotated[Path, typer.Argument(metavar="CONFIG", help=_CONFIG_HELP, show_default=False)]
 Overrides = Annotated[
@@ -185,11 +186,11 @@ def config_show(config: ConfigPath, overrides: Overrides = None) -> None:
 def config_check(
     paths: Annotated[list[Path], typer.Argument(help="YAML files, or folders of them.", show_default=False)],
 ) -> None:
-    """Check configurations without running anything."""
+    """Check configurations without running anything. A folder's `cluster` subfolder is not looked at."""
     from pipelines.config_io import load_config
     from pipelines.errors import InputError
 
-    files = [file for path in paths for file in (sorted(path.rglob("*.yaml")) if path.is_dir() else [path])]
+    files = [file for path in paths for file in (_configs_in(path) if path.is_dir() else [path])]
     if not files:
         raise InputError(f"no YAML files in {', '.join(map(str, paths))}")
     console = Console(highlight=False)
@@ -203,6 +204,12 @@ def config_check(
             console.print(f"FAIL  {file}: {error}", markup=False)
     if failed:
         raise typer.Exit(2)
+
+
+def _configs_in(folder: Path) -> list[Path]:
+    """The run configurations below a folder; `cluster` holds YAML of other tools (Kubernetes, `ray up`)."""
+    found = sorted(folder.rglob("*.yaml"))
+    return [file for file in found if _CLUSTER_FOLDER not in file.relative_to(folder).parts[:-1]]
 
 
 def _load(path: Path, overrides: list[str] | None) -> RunConfig:

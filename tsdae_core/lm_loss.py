@@ -16,7 +16,7 @@ from torch import Tensor
 
 # Numbers of one logits block: 32 MiB in fp32, which bounds the memory and stays near the last-level cache.
 _BLOCK_SIZE = 1 << 23
-_MIN_ROWS = 32
+_MIN_ROWS = 128
 
 
 def linear_cross_entropy_sum(

@@ -9,12 +9,14 @@ import unicodedata
 _CONTROL = re.compile("[\x00-\x08\x0e-\x1f\x7f-\x84\x86-\x9f\ud800-\udfff\ufeff\ufffe\uffff]")
 _SPACE = re.compile(r"\s+")
 
-REASONS = ("null", "empty", "too_short", "too_long", "duplicate")
-
 
 def clean(text: str) -> str:
-    """NFC, control characters removed, every run of white space one space, ends stripped."""
-    return _SPACE.sub(" ", _CONTROL.sub("", unicodedata.normalize("NFC", text))).strip()
+    """Control characters removed, NFC, every run of white space one space, ends stripped.
+
+    Controls go first: one between a letter and its accent would keep them apart, and a second cleaning would
+    give another text.
+    """
+    return _SPACE.sub(" ", unicodedata.normalize("NFC", _CONTROL.sub("", text))).strip()
 
 
 def drop_reason(cleaned: str | None, *, min_chars: int, max_chars: int) -> str | None:

@@ -23,6 +23,7 @@ class CollectionConfig:
     id_column: None derives the id from the text, so it does not depend on order or sharding.
     min_chars, max_chars: shorter and longer texts are set aside and counted.
     num_shards: 0 chooses a power of two from the input's size (one shard per 64 MiB, at least 8).
+    on_bad_file: a file that cannot be read fails the stage, or is set aside as a whole, named and counted.
     """
 
     input: str = ""
@@ -37,3 +38,8 @@ class CollectionConfig:
     def __post_init__(self) -> None:
         require(1 <= self.min_chars <= self.max_chars, "min_chars must be between 1 and max_chars")
         require(0 <= self.num_shards <= 2**20, "num_shards must be between 0 (automatic) and 1048576")
+
+    @property
+    def columns(self) -> list[str]:
+        """The columns that are read, each once, the text first."""
+        return list(dict.fromkeys(c for c in (self.text_column, self.id_column, self.title_column) if c))

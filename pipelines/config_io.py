@@ -7,6 +7,7 @@ value is one InputError that names the dotted key.
 from __future__ import annotations
 
 import dataclasses
+import math
 import types
 import typing
 from collections.abc import Mapping, Sequence
@@ -32,9 +33,11 @@ def load_config(path: str | Path | None, overrides: Sequence[str] = ()) -> RunCo
         _apply_override(tree, override)
     _check_keys(tree, RunConfig, prefix="")
     try:
-        return pydantic.TypeAdapter(RunConfig).validate_python(tree)
+        config = pydantic.TypeAdapter(RunConfig).validate_python(tree)
     except pydantic.ValidationError as error:
         raise InputError(_describe(error)) from error
+    _check_finite(config_to_dict(config), prefix="")
+    return config
 
 
 def config_to_yaml(config: RunConfig) -> str:
@@ -81,14 +84,14 @@ def _child(node: Any, name: str, key: str) -> Any:
     """The section (made when absent) or list element one step down the dotted key."""
     child = node[_position(node, name, key)] if isinstance(node, list) else node.setdefault(name, {})
     if child is None:
-        child = node[name] = {}
+        child = node[_position(node, name, key) if isinstance(node, list) else name] = {}
     if not isinstance(child, dict | list):
         raise InputError(f"'{key}' cannot be overridden: '{name}' is not a section")
     return child
 
 
 def _position(items: list[Any], name: str, key: str) -> int:
-    if not name.isdigit() or int(name) >= len(items):
+    if not name.isdecimal() or int(name) >= len(items):
         raise InputError(
             f"'{key}' cannot be overridden: '{name}' is not one of its {len(items)} elements (0, 1, ...)"
         )
@@ -100,8 +103,7 @@ def _check_keys(tree: Mapping[Any, Any], config_class: type, *, prefix: str) -> 
     names = [field.name for field in dataclasses.fields(config_class)]
     for key, value in tree.items():
         if key not in names:
-            dotted = [prefix + name for name in names]
-            raise InputError(f"unknown configuration key '{prefix}{key}'.{nearest(f'{prefix}{key}', dotted)}")
+            raise InputError(f"unknown configuration key '{prefix}{key}'.{_hint(str(key), names, prefix)}")
         section, many = _section_of(hints[key])
         if section is None:
             continue
@@ -111,6 +113,36 @@ def _check_keys(tree: Mapping[Any, Any], config_class: type, *, prefix: str) -> 
                     _check_keys(item, section, prefix=f"{prefix}{key}.{i}.")
         elif isinstance(value, Mapping):
             _check_keys(value, section, prefix=f"{prefix}{key}.")
+
+
+def _hint(key: str, names: Sequence[str], prefix: str) -> str:
+    """Names the closest key of the section, or where another section has the key, or what the section has."""
+    if close := nearest(key, names, prefix=prefix):
+        return close
+    elsewhere = [dotted for dotted in _dotted_keys(RunConfig) if dotted.rpartition(".")[2] == key]
+    if elsewhere:
+        return f" Did you mean '{elsewhere[0]}'?"
+    return f" The keys there are: {', '.join(names)}"
+
+
+def _dotted_keys(config_class: type, prefix: str = "") -> list[str]:
+    """Every key that a configuration can hold; sequences are left out."""
+    keys = []
+    for name, hint in typing.get_type_hints(config_class).items():
+        section, many = _section_of(hint)
+        keys.append(f"{prefix}{name}")
+        if section is not None and not many:
+            keys += _dotted_keys(section, f"{prefix}{name}.")
+    return keys
+
+
+def _check_finite(value: Any, *, prefix: str) -> None:
+    """Refuses nan and inf, which pass most comparisons of range checks and fail hours later."""
+    if isinstance(value, dict | list):
+        for key, child in value.items() if isinstance(value, dict) else enumerate(value):
+            _check_finite(child, prefix=f"{prefix}.{key}" if prefix else str(key))
+    elif isinstance(value, float) and not math.isfinite(value):
+        raise InputError(f"configuration key '{prefix}': must be a finite number, got {value}")
 
 
 def _section_of(hint: Any) -> tuple[type | None, bool]:
@@ -130,4 +162,6 @@ def _describe(error: pydantic.ValidationError) -> str:
     key = ".".join(str(part) for part in first["loc"] if not str(part).endswith("Config"))
     message = first["msg"].removeprefix("Value error, ")
     given = "" if first["type"] in ("missing", "value_error") else f", got {first['input']!r}"
-    return f"configuration key '{key}': {message[0].lower()}{message[1:]}{given}"
+    if message[1:2].islower():  # a word, not an abbreviation
+        message = message[0].lower() + message[1:]
+    return f"configuration key '{key}': {message}{given}"

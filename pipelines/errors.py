@@ -14,7 +14,10 @@ class InputError(ValueError):
     """Something the user gave (file, column, setting) cannot be used; the message says what to do."""
 
 
-def nearest(name: str, valid: Iterable[str]) -> str:
-    """Returns " Did you mean 'x'?" for the valid name closest to `name`, or "" when none is close."""
+def nearest(name: str, valid: Iterable[str], *, prefix: str = "") -> str:
+    """Returns " Did you mean 'x'?" for the valid name closest to `name`, or "" when none is close.
+
+    prefix: stands before the name in the answer and takes no part in the comparison.
+    """
     close = difflib.get_close_matches(name, list(valid), n=1, cutoff=0.5)
-    return f" Did you mean '{close[0]}'?" if close else ""
+    return f" Did you mean '{prefix}{close[0]}'?" if close else ""

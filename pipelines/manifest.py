@@ -112,7 +112,9 @@ class StageFolder:
         """Makes the folder ready: keeps the shards of an interrupted same run, removes anything else."""
         started = self.folder / _STARTED
         same = started.exists() and started.read_json().get("fingerprint") == self.fingerprint
-        if not same:
+        if same:
+            self.folder.delete_temporary_files()
+        else:
             (self.folder / MANIFEST_NAME).delete()
             self.folder.delete()
             self.folder.make_dir()
@@ -146,7 +148,7 @@ class StageFolder:
             config=self.config,
             inputs=self.inputs,
             counts=counts,
-            shards=sorted(shards, key=lambda shard: shard.name),
+            shards=tuple(sorted(shards, key=lambda shard: shard.name)),
             files=files or {},
             facts=facts or {},
             versions=package_versions(),

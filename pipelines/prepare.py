@@ -7,7 +7,8 @@ the input, equal texts always meet in one task, and any run of rows is a random 
 The driver sees file names and counts only.
 
 Output: `part-*.parquet` (row_id int64, doc_id, text, title string) and `dropped/` with every row set aside
-and why. `row_id >> 32` is the shard, the low 32 bits the row in it.
+and why: null, empty, too_short, too_long, null_id, duplicate. `row_id >> 32` is the shard, the low 32 bits
+the row in it. A file set aside as a whole has one row in `dropped/`, without a row number: bad_file.
 """
 
 from __future__ import annotations
@@ -39,6 +40,8 @@ _MIN_SHARDS = 8
 # Small enough that a training task reads little more than it needs, large enough to compress well.
 _ROW_GROUP_ROWS = 4_096
 _EXCERPT_CHARS = 200
+_MESSAGE_CHARS = 1_000
+_BAD_FILE = "bad_file"
 _HASH_BYTES = 16
 _ROW_SCHEMA = pa.schema(
     [
@@ -82,8 +85,8 @@ def prepare(
     if kept_unchanged and (manifest := stage.finished()) is not None:
         reporter.note(f"{name}: up to date, {manifest.counts['rows_kept']:,} rows")
         return manifest
-    columns = [column for column in (config.text_column, config.id_column, config.title_column) if column]
-    pieces = _plan_pieces(files, check_files(files, columns, text_column=config.text_column))
+    row_groups = check_files(files, config.columns, skip_bad=config.on_bad_file == "skip")
+    pieces = _plan_pieces(files, row_groups)
     reporter.note(f"{name}: reading {len(files):,} files from {config.input}")
     with stage.removed_on_user_error():
         stage.begin()
@@ -108,14 +111,19 @@ def _run(
         label=f"{stage.stage} read",
     )
     rows_read = sum(record.num_rows for record in mapped)
+    skipped = _skipped_files(stage.folder, mapped)
     if sum(record.counts["kept"] for record in mapped) == 0:
-        raise InputError(_nothing_left(config, rows_read, mapped))
+        raise InputError(_nothing_left(config, rows_read, mapped, skipped))
     shard_items = {name: {"shard": i} for i, name in enumerate(names(num_shards))}
     gather = _Gatherer(stage.folder, sorted(items))
     shards = run_shards(
         stage, "gather", shard_items, gather, reporter=reporter, label=f"{stage.stage} de-duplicate"
     )
-    counts = {"rows_read": rows_read, "rows_kept": sum(shard.num_rows for shard in shards)}
+    counts = {
+        "rows_read": rows_read,
+        "rows_kept": sum(shard.num_rows for shard in shards),
+        "skipped_files": len(skipped),
+    }
     counts |= _sum_drops([*mapped, *shards])
     dropped = sum(value for key, value in counts.items() if key.startswith("dropped_"))
     assert counts["rows_read"] == counts["rows_kept"] + dropped, counts
@@ -128,7 +136,25 @@ def _run(
         f"{stage.stage}: {counts['rows_kept']:,} of {rows_read:,} rows kept"
         + (f" (dropped: {drops})" if drops else "")
     )
+    if skipped:
+        reporter.note(f"{stage.stage}: {len(skipped):,} bad files skipped, the first: {next(iter(skipped))}")
     return manifest
+
+
+def _skipped_files(folder: Location, records: Sequence[ShardRecord]) -> dict[str, str]:
+    """Why each bad file was set aside, by name; a file cut into several pieces counts once."""
+    found: dict[str, str] = {}
+    for record in records:
+        if record.counts["skipped_pieces"]:
+            dropped = _read_parquet(folder / "dropped" / f"{record.name}.parquet")
+            for row in dropped.filter(pc.field("reason") == _BAD_FILE).to_pylist():
+                found.setdefault(row["file"], row["text"])
+    return dict(sorted(found.items()))
+
+
+def _read_parquet(place: Location) -> pa.Table:
+    with place.filesystem.open_input_file(place.path) as stream:
+        return pq.ParquetFile(stream).read()
 
 
 def _sum_drops(records: Sequence[ShardRecord]) -> dict[str, int]:
@@ -140,7 +166,14 @@ def _sum_drops(records: Sequence[ShardRecord]) -> dict[str, int]:
     return dict(sorted(total.items()))
 
 
-def _nothing_left(config: CollectionConfig, rows_read: int, records: Sequence[ShardRecord]) -> str:
+def _nothing_left(
+    config: CollectionConfig,
+    rows_read: int,
+    records: Sequence[ShardRecord],
+    skipped: Mapping[str, str],
+) -> str:
+    if rows_read == 0 and skipped:
+        return f"all data files of '{config.input}' were skipped; the first: {next(iter(skipped.values()))}"
     if rows_read == 0:
         return f"'{config.input}' holds no rows"
     drops = ", ".join(f"{value} {key.removeprefix('dropped_')}" for key, value in _sum_drops(records).items())
@@ -164,9 +197,9 @@ def _plan_pieces(files: Sequence[InputFile], row_groups: Mapping[str, Sequence[i
         else:
             pieces += [(size, Piece(file, (group,))) for group, size in enumerate(groups)]
     work: list[list[Piece]] = []
-    filled = _PIECE_BYTES
+    filled = 0
     for size, piece in pieces:
-        if filled + size > _PIECE_BYTES:
+        if not work or filled + size > _PIECE_BYTES:
             work.append([])
             filled = 0
         work[-1].append(piece)
@@ -184,45 +217,39 @@ class _Reader:
         return self._read
 
     def _read(self, item: str, spec: Mapping[str, Any]) -> ShardRecord:
-        kept: list[pa.Table] = []
-        dropped: list[pa.Table] = []
-        counts: dict[str, int] = {"kept": 0}
-        num_rows = 0
+        kept, dropped = [_ROW_SCHEMA.empty_table()], [_DROPPED_SCHEMA.empty_table()]
+        skipped: list[tuple[Any, ...]] = []
         for piece in spec["pieces"]:
-            for good, bad in self._read_piece(piece, counts):
-                num_rows += good.num_rows + bad.num_rows
-                kept.append(good)
-                dropped.append(bad)
-        rows = pa.concat_tables(kept) if kept else _ROW_SCHEMA.empty_table()
-        counts["kept"] = rows.num_rows
+            file = piece.file.relative_name
+            try:
+                parts = [
+                    self._split(table, file, first_row)
+                    for first_row, table in read_piece(piece, self.config.columns)
+                ]
+            except InputError as error:
+                if self.config.on_bad_file == "fail":
+                    raise
+                skipped.append((file, None, None, _BAD_FILE, str(error)[:_MESSAGE_CHARS]))
+                continue
+            kept += [good for good, _ in parts]
+            dropped += [bad for _, bad in parts]
+        rows, bad_rows = pa.concat_tables(kept), pa.concat_tables(dropped)
         digest = _write_exchange(self.folder / "_exchange" / f"{item}.parquet", rows.sort_by("bucket"))
-        bad = pa.concat_tables(dropped) if dropped else _DROPPED_SCHEMA.empty_table()
-        if bad.num_rows:
-            write_parquet(self.folder / "dropped" / f"{item}.parquet", bad)
-        for reason in bad.column("reason").to_pylist():
+        set_aside = pa.concat_tables([bad_rows, _rows(skipped, _DROPPED_SCHEMA)])
+        if set_aside.num_rows:
+            write_parquet(self.folder / "dropped" / f"{item}.parquet", set_aside)
+        counts = {"kept": rows.num_rows, "skipped_pieces": len(skipped)}
+        for reason in bad_rows.column("reason").to_pylist():
             counts[f"dropped_{reason}"] = counts.get(f"dropped_{reason}", 0) + 1
+        num_rows = rows.num_rows + bad_rows.num_rows
         return ShardRecord(name=item, num_rows=num_rows, digest=digest, counts=counts)
-
-    def _read_piece(self, piece: Piece, counts: dict[str, int]) -> list[tuple[pa.Table, pa.Table]]:
-        config = self.config
-        columns = [column for column in (config.text_column, config.id_column, config.title_column) if column]
-        tables = []
-        try:
-            for first_row, table in read_piece(piece, columns):
-                tables.append(self._split(table, piece.file.relative_name, first_row))
-        except InputError:
-            if config.on_bad_file == "fail":
-                raise
-            counts["skipped_files"] = counts.get("skipped_files", 0) + 1
-            return []
-        return tables
 
     def _split(self, table: pa.Table, file: str, first_row: int) -> tuple[pa.Table, pa.Table]:
         """Kept rows in _ROW_SCHEMA and dropped rows in _DROPPED_SCHEMA."""
         config = self.config
-        texts = table.column(config.text_column).cast(pa.string()).to_pylist()
-        ids = _text_column(table, config.id_column)
-        titles = _text_column(table, config.title_column)
+        texts = table.column(config.text_column).to_pylist()
+        ids = _optional_column(table, config.id_column)
+        titles = _optional_column(table, config.title_column)
         kept: list[tuple[Any, ...]] = []
         dropped: list[tuple[Any, ...]] = []
         for i, (raw, doc_id, title) in enumerate(zip(texts, ids, titles, strict=True)):
@@ -240,8 +267,8 @@ class _Reader:
         return _rows(kept, _ROW_SCHEMA), _rows(dropped, _DROPPED_SCHEMA)
 
 
-def _text_column(table: pa.Table, name: str | None) -> list[str | None]:
-    return [None] * table.num_rows if name is None else table.column(name).cast(pa.string()).to_pylist()
+def _optional_column(table: pa.Table, name: str | None) -> list[str | None]:
+    return [None] * table.num_rows if name is None else table.column(name).to_pylist()
 
 
 def _rows(rows: Sequence[tuple[Any, ...]], schema: pa.Schema) -> pa.Table:
@@ -279,9 +306,9 @@ class _Gatherer:
     def _gather(self, name: str, spec: Mapping[str, Any]) -> ShardRecord:
         shard = int(spec["shard"])
         tables = [self._rows_of(item, shard) for item in self.items]
-        rows = pa.concat_tables(tables).sort_by(
-            [("hash", "ascending"), ("doc_id", "ascending"), ("file", "ascending"), ("row", "ascending")]
-        )
+        # File and row come last: which of two equal rows stays shows in `dropped/` alone.
+        order = ("hash", "doc_id", "title", "file", "row")
+        rows = pa.concat_tables(tables).sort_by([(column, "ascending") for column in order])
         hashes = rows.column("hash").combine_chunks()
         differs = pc.not_equal(hashes[1:], hashes[:-1]) if len(hashes) else pa.array([], pa.bool_())
         keep = pa.concat_arrays([pa.array([True] * min(1, len(hashes)), pa.bool_()), differs])

@@ -8,10 +8,12 @@ from contextlib import contextmanager
 from typing import Any
 
 import ray
+from ray.exceptions import RayError
 
 from pipelines.progress import Tracker
 
 _POLL_SECONDS = 1.0
+_READ_TIMEOUT_S = 10.0
 
 
 class _Board:
@@ -26,8 +28,8 @@ class _Board:
 
 
 def new_board() -> Any:
-    """A board actor; it uses no CPU and lives as long as its handle."""
-    return ray.remote(num_cpus=0)(_Board).remote()
+    """A board actor; it uses no CPU, lives as long as its handle and starts anew when its node dies."""
+    return ray.remote(num_cpus=0, max_restarts=-1)(_Board).remote()
 
 
 @contextmanager
@@ -38,7 +40,7 @@ def followed(board: Any, tracker: Tracker) -> Iterator[None]:
     def follow() -> None:
         started = False
         while not stopped.wait(_POLL_SECONDS):
-            state = ray.get(board.read.remote())
+            state = _read(board)
             if not state:
                 continue
             if not started:
@@ -53,5 +55,14 @@ def followed(board: Any, tracker: Tracker) -> Iterator[None]:
     finally:
         stopped.set()
         thread.join()
-        if state := ray.get(board.read.remote()):
+        if state := _read(board):
             tracker.set(state["step"], note=state["note"])
+
+
+def _read(board: Any) -> dict[str, Any]:
+    """The board's state; nothing while its node is gone: a lost display must not fail what it displays."""
+    try:
+        state: dict[str, Any] = ray.get(board.read.remote(), timeout=_READ_TIMEOUT_S)
+    except RayError:
+        return {}
+    return state

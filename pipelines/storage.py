@@ -24,6 +24,7 @@ import pyarrow.fs as pafs
 from pipelines.errors import InputError
 
 _ATOMIC_ON_CLOSE = ("s3", "gcs", "abfs")
+_TEMPORARY = ".tmp-"
 _URL = re.compile(r"^[a-z][a-z0-9+.-]*://")
 
 
@@ -119,16 +120,17 @@ class Location:
         Object stores show an object only once its upload is closed, so there the target is final.
         """
         self.filesystem.create_dir(self.path.rsplit("/", 1)[0], recursive=True)
-        if self.filesystem.type_name in _ATOMIC_ON_CLOSE:
-            yield self
-            return
-        temporary = Location(self.filesystem, f"{self.path}.tmp-{uuid.uuid4().hex[:12]}")
+        final = self.filesystem.type_name in _ATOMIC_ON_CLOSE
+        target = (
+            self if final else Location(self.filesystem, f"{self.path}{_TEMPORARY}{uuid.uuid4().hex[:12]}")
+        )
         try:
-            yield temporary
-            self.filesystem.move(temporary.path, self.path)
+            yield target
+            if not final:
+                self.filesystem.move(target.path, self.path)
         except BaseException:
-            if temporary.exists():
-                temporary.filesystem.delete_file(temporary.path)
+            # Leaving a stream's `with` block closes it, and so finishes the upload of half an object.
+            target.delete()
             raise
 
     def delete(self) -> None:
@@ -138,6 +140,12 @@ class Location:
             self.filesystem.delete_dir(self.path)
         elif kind != pafs.FileType.NotFound:
             self.filesystem.delete_file(self.path)
+
+    def delete_temporary_files(self) -> None:
+        """Removes what a killed process left of atomic writes anywhere below this folder."""
+        for info in self.files(recursive=True):
+            if _TEMPORARY in info.base_name:
+                self.filesystem.delete_file(info.path)
 
     def sha256(self) -> str:
         """Hex digest of the file's bytes, read in pieces."""

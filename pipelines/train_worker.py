@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 import ray.train
+import ray.train.torch
 import torch
 import torch.distributed
 from torch import nn
@@ -94,7 +95,10 @@ class _Worker:
         self.job, self.rank, self.world_size = job, rank, world_size
         config = job.config
         torch.set_num_threads(config.threads_per_worker)
-        self.device = torch.device("cuda" if config.gpus_per_worker else "cpu")
+        self.device = torch.device("cpu")
+        if config.gpus_per_worker:
+            self.device = ray.train.torch.get_device()
+            torch.cuda.set_device(self.device)
         with (job.workspace / "start").as_local_folder() as folder:
             encoder = SentenceEncoder.load(str(folder))
             self.model = job.objective.build_model(encoder, seed=job.seed)

@@ -1,9 +1,9 @@
 """Texts as token ids with word boundaries, made once so that noise can work in id space.
 
 Owns tokenising without special tokens, where words start, and the special tokens that frame a sentence.
-Knows nothing of noise, batches or models. Word units are the tokenizer's own (no external word splitter);
-text in scripts written without spaces falls back to pieces, because there a "word" of the tokenizer can be
-the whole sentence.
+Knows nothing of noise, batches or models. Word units are the tokenizer's own by default (no external word
+splitter); text in scripts written without spaces falls back to pieces, because there a "word" of the
+tokenizer, or what stands between two spaces, can be the whole sentence.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import chain
-from typing import Any
+from typing import Any, Literal, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,6 +27,8 @@ _SPACELESS = re.compile(
     "\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\uff66-\uff9f\U00020000-\U0003ffff]"
 )
 _PROBE = "a"
+
+WordUnit = Literal["word", "whitespace", "piece"]
 
 
 @dataclass(frozen=True)
@@ -103,7 +105,11 @@ def special_frame(tokenizer: PreTrainedTokenizerFast) -> SpecialFrame:
 
 
 def tokenize_texts(
-    texts: Sequence[str], tokenizer: PreTrainedTokenizerFast, *, max_tokens: int
+    texts: Sequence[str],
+    tokenizer: PreTrainedTokenizerFast,
+    *,
+    max_tokens: int,
+    word_unit: WordUnit = "word",
 ) -> TokenizedTexts:
     """Tokenize every text once, without special tokens.
 
@@ -111,10 +117,16 @@ def tokenize_texts(
         texts: B strings; empty ones are allowed and give empty rows.
         tokenizer: a fast tokenizer; truncation and padding stored in its tokenizer.json are not applied.
         max_tokens: cap on the tokens of a sentence, its special tokens included.
+        word_unit: what noise hits as a whole. ``word`` is the tokenizer's (BERT's splits off punctuation),
+            ``whitespace`` what stands between spaces, ``piece`` every token. The first two fall back to
+            pieces in scripts without spaces.
 
     Raises:
-        ValueError: if the tokenizer is not a fast one, or nothing fits beside the special tokens.
+        ValueError: if the tokenizer is not a fast one, nothing fits beside the special tokens, or the unit
+            is unknown.
     """
+    if word_unit not in get_args(WordUnit):
+        raise ValueError(f"word_unit {word_unit!r} is unknown; choose one of {', '.join(get_args(WordUnit))}")
     room = max_tokens - len(special_frame(tokenizer))
     if room < 1:
         raise ValueError(
@@ -127,9 +139,17 @@ def tokenize_texts(
         np.fromiter(chain.from_iterable(rows), dtype=np.int32),
         np.fromiter(map(len, rows), dtype=np.int64, count=len(rows)),
     )
-    words = chain.from_iterable(encoding.word_ids[:room] for encoding in encodings)
+    starts = np.ones(ids.values.shape[0], dtype=np.bool_)
+    if word_unit == "piece":
+        return TokenizedTexts(ids, starts)
+    if word_unit == "word":
+        words = chain.from_iterable(encoding.word_ids[:room] for encoding in encodings)
+    else:
+        words = chain.from_iterable(
+            _whitespace_words(text, encoding.offsets[:room])
+            for text, encoding in zip(texts, encodings, strict=True)
+        )
     word_of_token = np.array([-1 if word is None else word for word in words], dtype=np.int64)
-    starts = np.ones(word_of_token.shape[0], dtype=np.bool_)
     starts[1:] = (word_of_token[1:] != word_of_token[:-1]) | (word_of_token[1:] < 0)
     starts[ids.offsets[:-1][ids.lengths > 0]] = True
     for row, text in enumerate(texts):
@@ -139,14 +159,32 @@ def tokenize_texts(
     return TokenizedTexts(ids, starts)
 
 
+def _whitespace_words(text: str, spans: Sequence[tuple[int, int]]) -> list[int]:
+    """Return for each token the number of the word, between spaces, that it belongs to or leads to."""
+    number, inside = -1, False
+    word_at = []
+    for character in text:
+        if character.isspace():
+            inside = False
+            word_at.append(number + 1)
+        else:
+            number += not inside
+            inside = True
+            word_at.append(number)
+    return [min(word_at[min(begin, len(word_at) - 1)], number) for begin, _ in spans]
+
+
 def _piece_starts(text: str, spans: Sequence[tuple[int, int]]) -> NDArray[np.bool_]:
-    """Mark pieces that touch a script without spaces; pieces of one split character stay together."""
+    """Mark pieces that touch a script without spaces.
+
+    Pieces of one split character stay together, and so does a bare space (SentencePiece's) with what follows.
+    """
     starts = np.zeros(len(spans), dtype=np.bool_)
-    previous, was_spaceless = -1, False
+    previous, was_spaceless, was_space = -1, False, False
     for position, (begin, end) in enumerate(spans):
         spaceless = _SPACELESS.search(text, begin, end) is not None
-        starts[position] = (spaceless or was_spaceless) and begin != previous
-        previous, was_spaceless = begin, spaceless
+        starts[position] = (spaceless or was_spaceless) and begin != previous and not was_space
+        previous, was_spaceless, was_space = begin, spaceless, text[begin:end].isspace()
     return starts
 
 

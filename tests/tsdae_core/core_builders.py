@@ -49,6 +49,23 @@ def byte_level_tokenizer(texts):
     )
 
 
+def unigram_tokenizer(texts, *, vocab_size=120):
+    """A SentencePiece-like tokenizer: Unigram pieces, a space is part of the piece after it."""
+    core = Tokenizer(models.Unigram())
+    core.pre_tokenizer = pre_tokenizers.Metaspace()
+    core.decoder = decoders.Metaspace()
+    names = ["<s>", "<pad>", "</s>", "<unk>", "<mask>"]
+    trainer = trainers.UnigramTrainer(
+        vocab_size=vocab_size, special_tokens=names, unk_token="<unk>", show_progress=False
+    )
+    core.train_from_iterator(texts, trainer)
+    core.post_processor = processors.TemplateProcessing(
+        single="<s> $A </s>", special_tokens=[("<s>", 0), ("</s>", 2)]
+    )
+    keys = ("bos_token", "pad_token", "eos_token", "unk_token", "mask_token")
+    return PreTrainedTokenizerFast(tokenizer_object=core, **dict(zip(keys, names, strict=True)))
+
+
 def shake(module, *, seed=0, size=0.05):
     """Move every parameter off its initial value, so that zeros and ones hide no mistake."""
     generator = torch.Generator().manual_seed(seed)

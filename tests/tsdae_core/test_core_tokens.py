@@ -58,15 +58,18 @@ def test_words_are_the_tokenizers_words():
 
 
 @pytest.mark.parametrize("text", ["สวัสดีชาวโลก", "こんにちは", "ສະບາຍດີ", "សួស្តី", "你好世界"])
-@pytest.mark.parametrize("kind", ["wordpiece", "byte_level"])
-def test_scripts_without_spaces_fall_back_to_pieces(text, kind):
+@pytest.mark.parametrize("kind", ["wordpiece", "byte_level", "unigram"])
+@pytest.mark.parametrize("unit", ["word", "whitespace"])
+def test_scripts_without_spaces_fall_back_to_pieces(text, kind, unit):
     make = {
         "wordpiece": lambda t: train_tokenizer(t, vocab_size=300),
         "byte_level": core_builders.byte_level_tokenizer,
+        "unigram": core_builders.unigram_tokenizer,
     }
     pairs = [first + second for first in text for second in text]
     tokenizer = make[kind]([*pairs, "helloworld"])
-    tokens = tokenize_texts([text, f"helloworld {text} helloworld"], tokenizer, max_tokens=200)
+    mixed_text = f"helloworld {text} helloworld"
+    tokens = tokenize_texts([text, mixed_text], tokenizer, max_tokens=200, word_unit=unit)
     assert tokens.word_starts[: tokens.ids.lengths[0]].sum() >= 2
     if kind == "byte_level":
         for word in words_of(tokens, 0, tokenizer):
@@ -74,6 +77,32 @@ def test_scripts_without_spaces_fall_back_to_pieces(text, kind):
     mixed = words_of(tokens, 1, tokenizer)
     assert mixed[0] == "helloworld"
     assert mixed[-1] == "helloworld"
+    assert all(mixed)  # a bare space belongs to the word after it
+
+
+@pytest.mark.parametrize("kind", ["wordpiece", "byte_level", "unigram"])
+def test_word_units_are_words_of_the_tokenizer_spaces_or_pieces(kind):
+    text = "don't mail a.b@cd.ef  now!"
+    make = {
+        "wordpiece": lambda t: train_tokenizer(t, vocab_size=60),
+        "byte_level": core_builders.byte_level_tokenizer,
+        "unigram": lambda t: core_builders.unigram_tokenizer(t, vocab_size=30),
+    }
+    tokenizer = make[kind]([text, "aa bb", " ".join("abcdefilmnotw@.!'")])
+
+    def words(unit, given=text):
+        tokens = tokenize_texts([given], tokenizer, max_tokens=100, word_unit=unit)
+        return [word.replace(" ", "") for word in words_of(tokens, 0, tokenizer)]
+
+    for given in (text, f" {text}  "):
+        assert words("whitespace", given) == text.split()
+    assert len(words("piece")) == tokenize_texts([text], tokenizer, max_tokens=100).ids.lengths[0]
+    if kind == "wordpiece":
+        assert words("word") == ["don", "'", "t", "mail", "a", ".", "b", "@", "cd", ".", "ef", "now", "!"]
+    for unit in ("word", "whitespace", "piece"):
+        assert tokenize_texts(["", " "], tokenizer, max_tokens=9, word_unit=unit).ids.lengths[0] == 0
+    with pytest.raises(ValueError, match="choose one of word, whitespace, piece"):
+        words("words")
 
 
 def test_every_row_starts_a_word_and_take_keeps_words(texts, tokenizer):

@@ -8,6 +8,8 @@ Shapes: B sentences, L padded length, T real tokens of all sentences, D width.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -132,14 +134,43 @@ def keep_first_layers(backbone: nn.Module, num_layers: int) -> None:
     Raises:
         ValueError: if it has fewer layers.
     """
-    layers = layers_of(backbone)
-    if not 1 <= num_layers <= len(layers):
-        raise ValueError(f"the decoder can have 1 to {len(layers)} layers, not {num_layers}")
+    check_num_layers(backbone, num_layers)
     config = backbone_config(backbone)
     if config.model_type != "albert":
         parent, _, name = family_of(backbone).layers.rpartition(".")
-        setattr(backbone.get_submodule(parent), name, nn.ModuleList(layers[:num_layers]))
+        setattr(backbone.get_submodule(parent), name, nn.ModuleList(layers_of(backbone)[:num_layers]))
     config.num_hidden_layers = num_layers
+
+
+def check_num_layers(backbone: nn.Module, num_layers: int) -> None:
+    """Check that the backbone can run its first ``num_layers`` layers alone.
+
+    Raises:
+        ValueError: if it has fewer, or its layers cannot be counted off.
+    """
+    total = len(layers_of(backbone))
+    if not 1 <= num_layers <= total:
+        raise ValueError(f"the decoder can have 1 to {total} layers, not {num_layers}")
+    if num_layers < total and getattr(backbone_config(backbone), "num_hidden_groups", 1) > 1:
+        raise ValueError("this ALBERT has several groups of layers; its decoder needs all of them")
+
+
+@contextmanager
+def first_layers(backbone: nn.Module, num_layers: int) -> Iterator[None]:
+    """Let the backbone's own forward run its first layers only, for as long as the context lasts."""
+    config, family = backbone_config(backbone), family_of(backbone)
+    total = int(config.num_hidden_layers)
+    if num_layers == total:
+        yield
+        return
+    parent, _, name = family.layers.rpartition(".")
+    owner, layers = backbone.get_submodule(parent), backbone.get_submodule(family.layers)
+    keep_first_layers(backbone, num_layers)
+    try:
+        yield
+    finally:
+        setattr(owner, name, layers)
+        config.num_hidden_layers = total
 
 
 def word_embeddings(backbone: nn.Module) -> nn.Embedding:

@@ -17,7 +17,10 @@ Batch = dict[str, NDArray[Any]]
 
 
 class LossSums(NamedTuple):
-    """A loss before normalisation: the sum over target tokens (scalar tensor) and their number."""
+    """A loss before normalisation: the sum over target tokens (scalar tensor) and what divides it.
+
+    ``num_targets`` counts target tokens, or sentences where the objective is set to divide by them.
+    """
 
     loss_sum: Tensor
     num_targets: int

@@ -17,7 +17,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from tsdae_core.backbone import backbone_config, family_of, layers_of, norm_eps, run_padded
+from tsdae_core.backbone import backbone_config, family_of, first_layers, layers_of, norm_eps, run_padded
 from tsdae_core.packed import FusedProjections, PackedPlan, run_packed
 
 
@@ -52,9 +52,12 @@ class BottleneckLayer(nn.Module):
         return out
 
 
-def build_bottleneck(backbone: nn.Module, *, vector_width: int, seed: int) -> nn.ModuleList:
-    """Make one `BottleneckLayer` per layer; the weights depend on ``seed`` alone."""
-    layers = nn.ModuleList(BottleneckLayer(backbone, vector_width) for _ in layers_of(backbone))
+def build_bottleneck(
+    backbone: nn.Module, *, vector_width: int, seed: int, num_layers: int | None = None
+) -> nn.ModuleList:
+    """Make one `BottleneckLayer` per layer, or for the first ones; the weights depend on ``seed`` alone."""
+    num_layers = num_layers or len(layers_of(backbone))
+    layers = nn.ModuleList(BottleneckLayer(backbone, vector_width) for _ in range(num_layers))
     std = float(getattr(backbone_config(backbone), "initializer_range", 0.02))
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
@@ -74,19 +77,23 @@ def decode_packed(
     *,
     fused: FusedProjections,
 ) -> Tensor:
-    """Return decoder states [T, D] in packed order, ``ids_T`` being in packed order too."""
+    """Return decoder states [T, D] in packed order, ``ids_T`` being in packed order too.
+
+    As many layers run as the bottleneck has modules.
+    """
 
     def add_vector(index: int, hidden_TD: Tensor) -> Tensor:
         added: Tensor = bottleneck[index](hidden_TD, vectors_BS, plan.row_of_token)
         return added
 
+    fused = fused.first(len(bottleneck))
     return run_packed(backbone, ids_T, plan, causal=True, fused=fused, add_vector=add_vector)
 
 
 def decode_padded(
     backbone: nn.Module, bottleneck: nn.ModuleList, vectors_BS: Tensor, ids_T: Tensor, lengths_B: Tensor
 ) -> Tensor:
-    """Return decoder states [T, D], through the backbone's own forward.
+    """Return decoder states [T, D], through the backbone's own forward, as many layers as the bottleneck has.
 
     Raises:
         ValueError: under gradient checkpointing, which would run the layers again without the vector.
@@ -95,7 +102,7 @@ def decode_padded(
         raise ValueError(
             "gradient checkpointing needs the packed path, which this backbone has not; switch it off"
         )
-    with _vector_added(backbone, bottleneck, vectors_BS):
+    with first_layers(backbone, len(bottleneck)), _vector_added(backbone, bottleneck, vectors_BS):
         return run_padded(backbone, ids_T, lengths_B, causal=True)
 
 

@@ -32,7 +32,7 @@ class Objective(Protocol):
         ...
 
     def num_targets(self, batch: Batch) -> int:
-        """Return the number of target tokens of a batch, without a forward pass."""
+        """Return the `LossSums.num_targets` of a batch, without a forward pass."""
         ...
 
     def build_model(self, encoder: SentenceEncoder, *, seed: int) -> nn.Module:

@@ -6,14 +6,16 @@ Knows nothing of objectives or data. The defaults of rate and schedule are the p
 from __future__ import annotations
 
 import math
+from bisect import bisect_right
 from collections.abc import Iterable
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Literal, get_args
 
 import torch
 from torch import Tensor, nn
 
-Schedule = Literal["constant", "linear", "cosine"]
+Schedule = Literal["constant", "linear", "cosine", "piecewise"]
 
 # One fp32 vector_norm over tens of millions of numbers is off by 0.15 % (it adds up naively); sums of chunks,
 # added up in float64, are not.
@@ -28,8 +30,11 @@ class OptimConfig:
         lr: peak learning rate.
         weight_decay: for matrices only, never for norms and biases.
         max_grad_norm: clip the norm over all trainable tensors to this.
-        schedule: after warm-up stay, or fall to 0 at the last step.
+        schedule: after warm-up stay (``constant``), fall to 0 at the last step (``linear``, ``cosine``), or
+            follow ``boundaries`` and ``rates`` (``piecewise``).
         warmup_steps: linear rise from 0.
+        boundaries: 0-based steps at which a piecewise rate changes, rising; before the first it is ``lr``.
+        rates: the rate from each of the boundaries on.
         betas: decay rates of the two moments.
         eps: added to the root of the second moment.
 
@@ -44,6 +49,8 @@ class OptimConfig:
     warmup_steps: int = 0
     betas: tuple[float, float] = (0.9, 0.999)
     eps: float = 1e-8
+    boundaries: tuple[int, ...] = ()
+    rates: tuple[float, ...] = ()
 
     def __post_init__(self) -> None:
         if self.schedule not in get_args(Schedule):
@@ -55,6 +62,16 @@ class OptimConfig:
                 raise ValueError(f"{name}={getattr(self, name)} must be positive")
         if self.weight_decay < 0 or self.warmup_steps < 0:
             raise ValueError("weight_decay and warmup_steps must not be negative")
+        if (self.schedule == "piecewise") != bool(self.boundaries) or len(self.boundaries) != len(self.rates):
+            raise ValueError(
+                "boundaries and rates belong to schedule 'piecewise', which needs one rate per boundary"
+            )
+        steps = (self.warmup_steps, *self.boundaries)
+        if any(later <= earlier for earlier, later in pairwise(steps)) or min(self.rates, default=1.0) <= 0:
+            raise ValueError(
+                f"boundaries {self.boundaries} must rise from after the warm-up, "
+                f"rates {self.rates} be positive"
+            )
 
 
 def build_optimizer(model: nn.Module, config: OptimConfig) -> torch.optim.AdamW:
@@ -69,11 +86,16 @@ def build_optimizer(model: nn.Module, config: OptimConfig) -> torch.optim.AdamW:
 
 
 def learning_rate(step: int, total_steps: int, config: OptimConfig) -> float:
-    """Return the rate of the 0-based ``step``: warm-up, then the schedule (0 from ``total_steps`` on)."""
+    """Return the rate of the 0-based ``step``: warm-up, then the schedule.
+
+    Linear and cosine are 0 from ``total_steps`` on; the others do not look at it.
+    """
     if step < config.warmup_steps:
         return config.lr * (step + 1) / config.warmup_steps
     if config.schedule == "constant":
         return config.lr
+    if config.schedule == "piecewise":
+        return (config.lr, *config.rates)[bisect_right(config.boundaries, step)]
     span = max(1, total_steps - config.warmup_steps)
     progress = min(1.0, (step - config.warmup_steps) / span)
     factor = 1.0 - progress if config.schedule == "linear" else 0.5 * (1.0 + math.cos(math.pi * progress))

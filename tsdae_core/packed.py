@@ -146,6 +146,10 @@ class FusedProjections:
     weights: tuple[Tensor, ...]
     biases: tuple[Tensor, ...]
 
+    def first(self, num_layers: int) -> FusedProjections:
+        """Return those of the first layers."""
+        return FusedProjections(self.weights[:num_layers], self.biases[:num_layers])
+
 
 def fuse_projections(backbone: nn.Module) -> FusedProjections:
     """Concatenate the three projections of each layer: weights [3D, D], biases [3D]."""
@@ -177,7 +181,8 @@ def run_packed(
         ids_T: int64 ids in packed order.
         plan: the layout.
         causal: hide later tokens of the same sentence.
-        fused: from `fuse_projections` on the same weights.
+        fused: from `fuse_projections` on the same weights; with those of the first layers only, no other
+            layer runs.
         add_vector: called as ``add_vector(layer_index, hidden_TD)`` after each self-attention block.
         keep: int64 packed places; the last layer finishes only these, and only they are returned.
 
@@ -189,9 +194,9 @@ def run_packed(
     project = getattr(backbone, "embeddings_project", None)
     if project is not None:
         hidden_TD = project(hidden_TD)
-    layers = layers_of(backbone)
-    for index, layer in enumerate(layers):
-        last = index == len(layers) - 1
+    num_layers = len(fused.weights)
+    for index, layer in enumerate(layers_of(backbone)[:num_layers]):
+        last = index == num_layers - 1
         call = partial(
             _run_layer,
             layer=layer,

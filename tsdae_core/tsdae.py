@@ -19,20 +19,21 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from transformers import AutoModel, PreTrainedTokenizerFast
 
-from tsdae_core.backbone import backbone_config, keep_first_layers, word_embeddings
+from tsdae_core.backbone import backbone_config, check_num_layers, keep_first_layers, word_embeddings
 from tsdae_core.batch import Batch, LossSums, int64_tensor
 from tsdae_core.decoder import build_bottleneck, decode_packed, decode_padded
 from tsdae_core.encoder import SentenceEncoder
-from tsdae_core.hashing import fold_key
+from tsdae_core.hashing import fold_key, keyed_uniform
 from tsdae_core.lm_head import LmHead
 from tsdae_core.noise import NoiseConfig, apply_noise, noise_vocabulary
 from tsdae_core.packed import FusedProjections, fuse_projections, plan_packing
-from tsdae_core.ragged import Int64s, offsets_of
+from tsdae_core.ragged import Int64s, Ragged, expand_spans, offsets_of
 from tsdae_core.tokens import TokenizedTexts, special_frame
 
 logger = logging.getLogger(__name__)
 
 Tie = Literal["tied", "untied", "scratch"]
+LossUnit = Literal["token", "sentence"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,24 +45,33 @@ class TsdaeConfig:
         tie: ``tied`` runs the encoder's own backbone as decoder, ``untied`` a copy of it, ``scratch`` a
             freshly initialised one.
         num_decoder_layers: None for as many as the encoder; fewer (the first ones) make a weaker decoder that
-            leans more on the vector. A tied decoder always has them all.
+            leans more on the vector. A tied one then runs the encoder's first layers, without a copy.
+        decoder_mask_ratio: share of the decoder's input tokens shown as the mask token, which weakens it too
+            (RetroMAE, arXiv 2205.12035, masks its decoder's input). Never a special token.
+        loss_per: what the summed loss of a step is divided by: its target ``token`` count, or its
+            ``sentence`` count, which is the paper's sum over the tokens of a sentence.
 
     Raises:
-        ValueError: for an unknown ``tie``, or a number of layers that does not fit it.
+        ValueError: for an unknown ``tie`` or ``loss_per``, or a number outside its range.
     """
 
     noise: NoiseConfig = field(default_factory=NoiseConfig)
     tie: Tie = "tied"
     num_decoder_layers: int | None = None
+    decoder_mask_ratio: float = 0.0
+    loss_per: LossUnit = "token"
 
     def __post_init__(self) -> None:
         if self.tie not in get_args(Tie):
             raise ValueError(f"tie {self.tie!r} is unknown; choose one of {', '.join(get_args(Tie))}")
-        if self.num_decoder_layers is not None and (self.tie == "tied" or self.num_decoder_layers < 1):
+        if self.loss_per not in get_args(LossUnit):
             raise ValueError(
-                f"num_decoder_layers={self.num_decoder_layers} must be at least 1 and needs tie 'untied' "
-                "or 'scratch'"
+                f"loss_per {self.loss_per!r} is unknown; choose one of {', '.join(get_args(LossUnit))}"
             )
+        if self.num_decoder_layers is not None and self.num_decoder_layers < 1:
+            raise ValueError(f"num_decoder_layers={self.num_decoder_layers} must be at least 1")
+        if not 0.0 <= self.decoder_mask_ratio < 1.0:
+            raise ValueError(f"decoder_mask_ratio={self.decoder_mask_ratio} must lie in [0, 1)")
 
 
 class TsdaeObjective:
@@ -73,9 +83,13 @@ class TsdaeObjective:
         self.config = config
         self.frame = special_frame(tokenizer)
         self.vocab = noise_vocabulary(tokenizer)
+        if config.decoder_mask_ratio > 0 and self.vocab.mask_id is None:
+            raise ValueError("decoder_mask_ratio needs a tokenizer with a mask token; set it to 0")
 
     def make_batch(self, tokens: TokenizedTexts, row_ids: Int64s, *, seed: int, epoch: int) -> Batch:
         """Return ``row_ids`` [B], ``source_ids`` and ``target_ids`` (int32, framed), and lengths.
+
+        With a decoder mask also ``decoder_ids``: ``target_ids`` as the decoder's input shows them.
 
         Args:
             tokens: B texts without special tokens.
@@ -92,17 +106,33 @@ class TsdaeObjective:
         source, target = self.frame.wrap(noisy), self.frame.wrap(tokens.ids)
         if len(tokens) and int(target.lengths.min()) < 2:
             raise ValueError("a text has no token to predict; drop empty texts before training")
-        return {
+        batch: Batch = {
             "row_ids": np.asarray(row_ids, dtype=np.int64),
             "source_ids": source.values,
             "source_lengths": source.lengths,
             "target_ids": target.values,
             "target_lengths": target.lengths,
         }
+        if self.config.decoder_mask_ratio > 0:
+            batch["decoder_ids"] = self._masked(target, batch["row_ids"], seed=seed, epoch=epoch)
+        return batch
+
+    def _masked(self, target: Ragged, row_ids: Int64s, *, seed: int, epoch: int) -> NDArray[np.int32]:
+        assert self.vocab.mask_id is not None
+        lengths = target.lengths - len(self.frame)
+        places = expand_spans(target.offsets[:-1] + len(self.frame.prefix), lengths)
+        position = expand_spans(np.zeros_like(lengths), lengths)
+        key = fold_key("decoder-mask", seed, epoch)
+        hidden = keyed_uniform(key, np.repeat(row_ids, lengths), position) < self.config.decoder_mask_ratio
+        if not self.frame.prefix:
+            hidden &= position > 0  # nothing else tells the decoder where a sentence begins
+        ids = target.values.astype(np.int32)
+        ids[places[hidden]] = self.vocab.mask_id
+        return ids
 
     def num_targets(self, batch: Batch) -> int:
-        """Return how many tokens the decoder predicts: all of a target but its first."""
-        return int(batch["target_lengths"].sum()) - int(batch["target_lengths"].shape[0])
+        """Return what the summed loss is divided by: all tokens of a target but its first, or sentences."""
+        return _num_targets(batch["target_lengths"], self.config.loss_per)
 
     def build_model(self, encoder: SentenceEncoder, *, seed: int) -> TsdaeModel:
         """Put the encoder (not a copy) and the decoder's own modules into one trainable module."""
@@ -122,15 +152,22 @@ class TsdaeModel(nn.Module):
         lm_head: the checkpoint's head, or a fresh one where it had none.
         bottleneck: one module per decoder layer.
         decoder_backbone: None when tied.
+        loss_per: unit of the number that comes with the loss.
     """
 
     def __init__(self, encoder: SentenceEncoder, *, config: TsdaeConfig, seed: int) -> None:
         super().__init__()
         self.encoder = encoder
+        self.loss_per: LossUnit = config.loss_per
+        if config.num_decoder_layers is not None:
+            check_num_layers(encoder.backbone, config.num_decoder_layers)
         self.decoder_backbone = _decoder_backbone(encoder.backbone, config, seed)
         backbone = self.decoder_backbone or encoder.backbone
         self.bottleneck = build_bottleneck(
-            backbone, vector_width=encoder.dim, seed=fold_key("bottleneck", seed) >> 1
+            backbone,
+            vector_width=encoder.dim,
+            seed=fold_key("bottleneck", seed) >> 1,
+            num_layers=config.num_decoder_layers,
         )
         head = encoder.lm_head if config.tie != "scratch" else None
         self.lm_head = copy.deepcopy(head) or LmHead.for_backbone(
@@ -139,10 +176,16 @@ class TsdaeModel(nn.Module):
         self.to(encoder.device)
 
     def forward(self, batch: Batch) -> LossSums:
-        """Return the reconstruction loss summed over all target tokens, and their number."""
+        """Return the summed reconstruction loss and the number of its unit, see ``TsdaeConfig.loss_per``."""
         fused = fuse_projections(self.encoder.backbone) if self.encoder.use_packed else None
         vectors_BS = self.encoder.embed(batch["source_ids"], batch["source_lengths"], fused=fused)
-        return self.reconstruct(vectors_BS, batch["target_ids"], batch["target_lengths"], fused=fused)
+        return self.reconstruct(
+            vectors_BS,
+            batch["target_ids"],
+            batch["target_lengths"],
+            decoder_ids=batch.get("decoder_ids"),
+            fused=fused,
+        )
 
     def reconstruct(
         self,
@@ -150,20 +193,25 @@ class TsdaeModel(nn.Module):
         target_ids: NDArray[Any],
         target_lengths: Int64s,
         *,
+        decoder_ids: NDArray[Any] | None = None,
         fused: FusedProjections | None = None,
     ) -> LossSums:
-        """Return the summed loss of rebuilding targets (with special tokens) from sentence vectors."""
+        """Return the summed loss of rebuilding targets (with special tokens) from sentence vectors.
+
+        ``decoder_ids``, where given, are the decoder's inputs instead of the targets themselves.
+        """
         lengths = np.asarray(target_lengths, dtype=np.int64)
         offsets = offsets_of(lengths)
         is_input = np.ones(target_ids.shape[0], dtype=np.bool_)
         is_input[offsets[1:] - 1] = False
         is_label = np.ones(target_ids.shape[0], dtype=np.bool_)
         is_label[offsets[:-1]] = False
-        hidden_TD, order = self.decode(vectors_BS, target_ids[is_input], lengths - 1, fused=fused)
+        input_ids = (target_ids if decoder_ids is None else decoder_ids)[is_input]
+        hidden_TD, order = self.decode(vectors_BS, input_ids, lengths - 1, fused=fused)
         labels_T = int64_tensor(target_ids[is_label][order], hidden_TD.device)
         embeddings_VE = word_embeddings(self.decoder_backbone or self.encoder.backbone).weight
         loss_sum = self.lm_head.loss_sum(hidden_TD, labels_T, embeddings_VE=embeddings_VE)
-        return LossSums(loss_sum, int(labels_T.shape[0]))
+        return LossSums(loss_sum, _num_targets(lengths, self.loss_per))
 
     def decode(
         self,
@@ -188,6 +236,11 @@ class TsdaeModel(nn.Module):
         ids_T = int64_tensor(input_ids[plan.token_order], vectors_BS.device)
         hidden_TD = decode_packed(backbone, self.bottleneck, vectors_BS, ids_T, plan, fused=fused)
         return hidden_TD, plan.token_order
+
+
+def _num_targets(target_lengths: Int64s, loss_per: LossUnit) -> int:
+    num_sentences = int(target_lengths.shape[0])
+    return num_sentences if loss_per == "sentence" else int(target_lengths.sum()) - num_sentences
 
 
 def _decoder_backbone(backbone: nn.Module, config: TsdaeConfig, seed: int) -> nn.Module | None:

@@ -5,11 +5,12 @@ import numpy as np
 import pytest
 import torch
 
-from tsdae_core.backbone import FAMILIES, REFUSED, family_named
+from tsdae_core.backbone import FAMILIES, REFUSED, family_named, layers_of
 from tsdae_core.encoder import SentenceEncoder
 from tsdae_core.objective import build_objective
 from tsdae_core.preflight import check_decoder_is_causal, check_decoder_uses_vector
 from tsdae_core.tokens import tokenize_texts
+from tsdae_core.tsdae import TsdaeConfig
 
 HEADLESS = {"eurobert", "rembert"}
 
@@ -30,6 +31,36 @@ def test_a_family_trains_every_parameter_and_passes_the_preflight(texts, tokeniz
     model(batch).loss_sum.backward()
     trained = [(name, param.grad) for name, param in model.named_parameters() if param.requires_grad]
     assert not [name for name, grad in trained if grad is None or not grad.any()]
+
+
+def test_a_tied_decoder_can_run_the_first_layer_of_a_family_alone(texts, tokenizer, family):
+    encoder = core_builders.hf_encoder(core_builders.family_config(family, tokenizer), tokenizer).eval()
+    objective = build_objective("tsdae", tokenizer=tokenizer, config=TsdaeConfig(num_decoder_layers=1))
+    if family == "albert":
+        with pytest.raises(ValueError, match="several groups"):
+            objective.build_model(encoder, seed=0)
+        return
+    layers = layers_of(encoder.backbone)
+    batch = objective.make_batch(
+        tokenize_texts(texts[:8], tokenizer, max_tokens=40), np.arange(8), seed=0, epoch=0
+    )
+    model = core_builders.shake(objective.build_model(encoder, seed=0)).eval()
+    vectors = encoder.encode(texts[:8])
+    check_decoder_uses_vector(model, batch)
+    check_decoder_is_causal(model, batch)
+    model(batch).loss_sum.backward()
+    assert not [
+        name for name, param in model.named_parameters() if param.requires_grad and param.grad is None
+    ]
+    assert layers_of(encoder.backbone) == layers
+    assert len(model.bottleneck) == 1
+    assert np.array_equal(encoder.encode(texts[:8]), vectors)
+    # The upper layers take no part in the decoder.
+    given = torch.from_numpy(vectors)
+    before = model.reconstruct(given, batch["target_ids"], batch["target_lengths"]).loss_sum
+    core_builders.shake(layers[-1])
+    after = model.reconstruct(given, batch["target_ids"], batch["target_lengths"]).loss_sum
+    assert before.item() == after.item()
 
 
 def test_a_family_saves_and_loads_with_its_head(texts, tokenizer, family, tmp_path):

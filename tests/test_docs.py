@@ -1,0 +1,93 @@
+"""The papers keep pace with the code: links lead somewhere, examples load, every setting is explained."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+import typing
+from pathlib import Path
+
+import pytest
+import typer.main
+import yaml
+
+from pipelines.cli.main import app
+from pipelines.config import RunConfig
+from pipelines.config_io import load_config
+
+ROOT = Path(__file__).parents[1]
+PAPERS = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
+GUIDE = (ROOT / "docs" / "guide.md").read_text(encoding="utf-8")
+
+
+def paper_name(path: Path) -> str:
+    return str(path.relative_to(ROOT))
+
+
+def anchors(text: str) -> set[str]:
+    """The names under which a reader of Markdown can point at the headings of a text."""
+    headings = re.findall(r"^#+ (.*)$", text, re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+def keys(config_class: type) -> set[str]:
+    """Every key of a configuration, sections included."""
+    found: set[str] = set()
+    for name, hint in typing.get_type_hints(config_class).items():
+        found.add(name)
+        for part in (hint, *typing.get_args(hint)):
+            if dataclasses.is_dataclass(part):
+                found |= keys(typing.cast(type, part))
+    return found
+
+
+def commands(command: typing.Any, prefix: str = "tsdae") -> list[str]:
+    """Every command and subcommand as it is typed."""
+    below = getattr(command, "commands", None)
+    if below is None:
+        return [prefix]
+    return [name for key, child in below.items() for name in commands(child, f"{prefix} {key}")]
+
+
+@pytest.mark.parametrize("paper", PAPERS, ids=paper_name)
+def test_every_link_to_a_file_or_heading_leads_somewhere(paper: Path) -> None:
+    text = paper.read_text(encoding="utf-8")
+    links = [link for link in re.findall(r"\]\(([^)\s]+)\)", text) if "://" not in link]
+    for link in links:
+        place, _, heading = link.partition("#")
+        target = paper.parent / place if place else paper
+        assert target.exists(), link
+        assert not heading or heading in anchors(target.read_text(encoding="utf-8")), link
+
+
+@pytest.mark.parametrize("paper", PAPERS, ids=paper_name)
+def test_every_yaml_example_is_a_valid_configuration(paper: Path, tmp_path: Path) -> None:
+    for example in re.findall(r"```yaml\n(.*?)```", paper.read_text(encoding="utf-8"), re.DOTALL):
+        (tmp_path / "example.yaml").write_text(example, encoding="utf-8")
+        load_config(tmp_path / "example.yaml")
+
+
+def test_the_guide_explains_every_key_of_the_configuration() -> None:
+    prose = re.sub(r"```.*?```", "", GUIDE, flags=re.DOTALL)
+    named = set(re.findall(r"\w+", " ".join(re.findall(r"`([^`]+)`", prose))))
+    assert keys(RunConfig) - named == set()
+
+
+def test_the_guide_lists_every_command() -> None:
+    missing = [name for name in commands(typer.main.get_command(app)) if f"`{name}" not in GUIDE]
+    assert missing == []
+
+
+def test_the_configuration_inside_the_kubernetes_example_is_valid(tmp_path: Path) -> None:
+    text = (ROOT / "configs" / "cluster" / "rayjob.yaml").read_text(encoding="utf-8")
+    config_map, job = yaml.safe_load_all(text)
+    (tmp_path / "run.yaml").write_text(config_map["data"]["run.yaml"], encoding="utf-8")
+    load_config(tmp_path / "run.yaml")
+    assert job["spec"]["entrypoint"].endswith("/run.yaml")
+
+
+def test_the_cluster_example_is_what_ray_up_accepts() -> None:
+    from ray.autoscaler._private.util import prepare_config, validate_config
+
+    text = (ROOT / "configs" / "cluster" / "ray-cluster.yaml").read_text(encoding="utf-8")
+    validate_config(prepare_config(yaml.safe_load(text)))

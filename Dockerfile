@@ -4,7 +4,7 @@
 #   docker build -t tsdae-ray --build-arg TORCH_INDEX=URL .      torch from another package index; the one
 #                                                                that PyTorch's install page names for CPU
 #                                                                gives a much smaller image
-#   docker run --rm --shm-size 2g -v "$PWD/work:/work" tsdae-ray run /app/configs/quickstart.yaml ...
+#   docker run --rm --shm-size 2g -v "$PWD:/data" tsdae-ray run mine.yaml
 #
 # Not built by a container engine yet. Its RUN commands were run one after the other as root in a bare Debian 12
 # (debootstrap, minbase, Python 3.11 as /usr/local/bin/python), then there as user 1000 `tsdae prepare` and
@@ -18,7 +18,7 @@ ENV PIP_NO_CACHE_DIR=1 \
     PYTHONUNBUFFERED=1 \
     GIT_PYTHON_REFRESH=quiet
 
-RUN useradd --create-home --uid 1000 tsdae && install -d -o tsdae -g tsdae /work
+RUN useradd --create-home --uid 1000 tsdae && install -d -o tsdae -g tsdae /data
 
 WORKDIR /app
 
@@ -38,6 +38,6 @@ RUN python -m pip install --no-deps --no-build-isolation . && rm -rf build *.egg
 COPY configs configs
 
 USER tsdae
-WORKDIR /work
+WORKDIR /data
 ENTRYPOINT ["tsdae"]
 CMD ["--help"]

@@ -14,6 +14,7 @@ import yaml
 from pipelines.cli.main import app
 from pipelines.config import RunConfig
 from pipelines.config_io import load_config
+from tsdae_core.backbone import FAMILIES, REFUSED
 
 ROOT = Path(__file__).parents[1]
 PAPERS = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
@@ -76,6 +77,16 @@ def test_the_guide_explains_every_key_of_the_configuration() -> None:
 def test_the_guide_lists_every_command() -> None:
     missing = [name for name in commands(typer.main.get_command(app)) if f"`{name}" not in GUIDE]
     assert missing == []
+
+
+def test_the_method_lists_every_family_of_backbones_under_its_path() -> None:
+    text = (ROOT / "docs" / "method.md").read_text(encoding="utf-8")
+    paths = ("packed", "general", "refused")
+    rows = {path: text.partition(f"| {path}")[2].partition("\n")[0] for path in paths}
+    for name, family in FAMILIES.items():
+        assert re.search(rf"\b{name}\b", rows["packed" if family.packed else "general"]), name
+    assert [name for name in REFUSED if name not in rows["refused"]] == []
+    assert f"{len(FAMILIES)} families" in (ROOT / "README.md").read_text(encoding="utf-8")
 
 
 def test_the_configuration_inside_the_kubernetes_example_is_valid(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ Shapes: B sentences, L padded length, T real tokens of all sentences, D width.
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -15,6 +16,7 @@ from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
+from transformers import AutoModel
 
 
 @dataclass(frozen=True)
@@ -30,6 +32,8 @@ class Family:
         packed: True when the layer has BERT's shape, so that the packed path applies.
         mask_dims: 4 when the backbone takes the causal mask as it is; 3 for DeBERTa, which multiplies its
             embeddings by the mask, so that embeddings and encoder are called one after the other.
+        kind: ``encoder`` for a model of its own, ``half`` for the encoder half of an encoder-decoder (T5,
+            BART), ``body`` for a decoder-only body, which gets a full mask for the encoding pass.
     """
 
     layers: str
@@ -38,6 +42,7 @@ class Family:
     positions: Literal["zero", "pad", "own"] = "zero"
     packed: bool = False
     mask_dims: int = 4
+    kind: Literal["encoder", "half", "body"] = "encoder"
 
 
 _BERT = Family("encoder.layer", "attention", packed=True)
@@ -63,6 +68,10 @@ FAMILIES: dict[str, Family] = {
     "eurobert": Family("layers", "self_attn", post_norm=False, positions="own"),
     "deberta": Family("encoder.layer", "attention", positions="own", mask_dims=3),
     "deberta-v2": Family("encoder.layer", "attention", positions="own", mask_dims=3),
+    "t5": Family("block", "layer.0", post_norm=False, positions="own", kind="half"),
+    "bart": Family("layers", "self_attn_layer_norm", positions="own", kind="half"),
+    "llama": Family("layers", "self_attn", post_norm=False, kind="body"),
+    "qwen3": Family("layers", "self_attn", post_norm=False, kind="body"),
 }
 
 # Why a family is refused, measured by changing a later token and looking at earlier decoder states.
@@ -104,9 +113,28 @@ def backbone_config(backbone: nn.Module) -> Any:
     return backbone.config
 
 
+def new_backbone(config: Any) -> nn.Module:
+    """Return a freshly initialised backbone without pooler; the weights come from torch's generator."""
+    model: nn.Module = AutoModel.from_config(copy.deepcopy(config))
+    return backbone_of(model, str(config.model_type))
+
+
+def backbone_of(model: nn.Module, model_type: str) -> nn.Module:
+    """Return what we run of an `AutoModel`: without pooler, of an encoder-decoder the encoder."""
+    kind = family_named(model_type).kind
+    if getattr(model, "pooler", None) is not None:
+        setattr(model, "pooler", None)  # noqa: B010
+    if kind == "half":
+        encoder: nn.Module = model.get_encoder()  # type: ignore[operator]
+        return encoder
+    if kind == "body":
+        backbone_config(model).use_cache = False
+    return model
+
+
 def norm_eps(config: Any) -> float:
     """Return the epsilon of the backbone's own norms."""
-    for name in ("layer_norm_eps", "norm_eps", "rms_norm_eps"):
+    for name in ("layer_norm_eps", "norm_eps", "rms_norm_eps", "layer_norm_epsilon"):
         value = getattr(config, name, None)
         if isinstance(value, float):
             return value
@@ -208,7 +236,12 @@ def run_padded(backbone: nn.Module, ids_T: Tensor, lengths_B: Tensor, *, causal:
     dtype = word_embeddings(backbone).weight.dtype
     if causal and family_of(backbone).mask_dims == 3:
         return _run_with_3d_mask(backbone, ids_BL, real_BL)[real_BL]
-    mask = causal_mask(real_BL, dtype=dtype) if causal else real_BL.long()
+    if causal:
+        mask = causal_mask(real_BL, dtype=dtype)
+    elif family_of(backbone).kind == "body":
+        mask = additive_mask(real_BL[:, None, None, :].expand(-1, 1, real_BL.shape[1], -1), dtype=dtype)
+    else:
+        mask = real_BL.long()
     inputs: dict[str, Tensor] = {"input_ids": ids_BL, "attention_mask": mask}
     if family_of(backbone).positions != "own":
         positions_L = torch.arange(real_BL.shape[1], device=ids_T.device) + first_position(backbone)
@@ -242,7 +275,11 @@ def causal_mask(real_BL: Tensor, *, dtype: torch.dtype) -> Tensor:
 
     Additive, because several families read a boolean 4-D mask wrongly and leak later tokens.
     """
-    seen = real_BL[:, None, None, :] & _earlier(real_BL)
-    return torch.zeros(seen.shape, dtype=dtype, device=real_BL.device).masked_fill_(
+    return additive_mask(real_BL[:, None, None, :] & _earlier(real_BL), dtype=dtype)
+
+
+def additive_mask(seen: Tensor, *, dtype: torch.dtype) -> Tensor:
+    """Return 0 where ``seen`` is True and the lowest number elsewhere."""
+    return torch.zeros(seen.shape, dtype=dtype, device=seen.device).masked_fill_(
         ~seen, torch.finfo(dtype).min
     )

@@ -32,7 +32,7 @@ class BottleneckLayer(nn.Module):
         self.attention_dropout = _dropout(config, "attention_probs_dropout_prob", "attention_dropout")
         self.value = nn.Linear(vector_width, width)
         self.output = nn.Linear(width, width)
-        self.dropout = nn.Dropout(_dropout(config, "hidden_dropout_prob", "dropout"))
+        self.dropout = nn.Dropout(_dropout(config, "hidden_dropout_prob", "dropout", "dropout_rate"))
         self.norm: nn.Module = (
             nn.LayerNorm(width, eps=norm_eps(config)) if family_of(backbone).post_norm else nn.Identity()
         )

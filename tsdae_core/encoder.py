@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import logging
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 from pathlib import Path
@@ -28,6 +29,8 @@ from tsdae_core.packed import FusedProjections, fuse_projections, plan_packing, 
 from tsdae_core.pooling import Dense, Normalize, PoolingMode, pool
 from tsdae_core.ragged import Int64s, Ragged, offsets_of
 from tsdae_core.tokens import special_frame, tokenize_texts
+
+logger = logging.getLogger(__name__)
 
 _DEFAULT_MAX_TOKENS = 512
 _BLOCK_TEXTS = 8192
@@ -208,11 +211,20 @@ class SentenceEncoder(nn.Module):
         """Write the sentence-transformers layout into ``folder`` (made if missing).
 
         Args:
-            folder: loads with ``SentenceTransformer(folder)`` and ``AutoModel.from_pretrained(folder)``.
+            folder: loads with ``SentenceTransformer(folder)`` and ``AutoModel.from_pretrained(folder)``,
+                except for a few backbones, which is logged.
             lm_head: also written, under the names of the backbone's MaskedLM class, so that training can go
                 on from here with the head it had.
         """
         folder = Path(folder)
+        family = family_of(self.backbone)
+        if family.kind == "body" or backbone_config(self.backbone).model_type == "bart":
+            logger.warning(
+                "other programs run this backbone differently (%s), so %s gives other vectors there; load it "
+                "with SentenceEncoder.load",
+                "causally" if family.kind == "body" else "decoder included",
+                folder,
+            )
         state, architecture = masked_lm_state(self.backbone, lm_head)
         config = backbone_config(self.backbone)
         write_folder(

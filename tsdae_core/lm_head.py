@@ -14,11 +14,11 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from transformers import AutoConfig, AutoModelForMaskedLM
+from transformers import AutoConfig, AutoModel, AutoModelForMaskedLM
 from transformers.activations import ACT2FN
 from transformers.models.auto.modeling_auto import MODEL_FOR_MASKED_LM_MAPPING_NAMES
 
-from tsdae_core.backbone import backbone_config, family_named, norm_eps, word_embeddings
+from tsdae_core.backbone import backbone_config, backbone_of, family_named, norm_eps, word_embeddings
 from tsdae_core.lm_loss import linear_cross_entropy_sum
 
 logger = logging.getLogger(__name__)
@@ -62,6 +62,9 @@ HEAD_NAMES: dict[str, HeadNames] = {
         "generator_predictions.dense", "generator_predictions.LayerNorm", "generator_lm_head.bias", "gelu"
     ),
 }
+
+
+_HALF_CLASSES = {"t5": "T5EncoderModel", "bart": "BartModel"}
 
 
 class LmHead(nn.Module):
@@ -113,11 +116,13 @@ def load_pretrained(path: str) -> tuple[nn.Module, LmHead | None]:
         ValueError: for an unsupported backbone or an incomplete checkpoint.
     """
     model_type = str(AutoConfig.from_pretrained(path).model_type)
-    family_named(model_type)
+    kind = family_named(model_type).kind
     names = HEAD_NAMES.get(model_type)
-    model, info = AutoModelForMaskedLM.from_pretrained(path, dtype=torch.float32, output_loading_info=True)
-    backbone: nn.Module = model.base_model
-    lost = [key for key in info["missing_keys"] if key.startswith(f"{model.base_model_prefix}.")]
+    loader = AutoModelForMaskedLM if kind == "encoder" else AutoModel
+    model, info = loader.from_pretrained(path, dtype=torch.float32, output_loading_info=True)
+    prefix = {"encoder": f"{model.base_model_prefix}.", "half": "encoder.", "body": ""}[kind]
+    backbone: nn.Module = model.base_model if kind == "encoder" else backbone_of(model, model_type)
+    lost = [key for key in info["missing_keys"] if key.startswith(prefix)]
     if lost:
         raise ValueError(
             f"{path} lacks backbone weights, for instance {sorted(lost)[0]}; is the checkpoint complete?"
@@ -143,12 +148,18 @@ def masked_lm_state(backbone: nn.Module, head: LmHead | None) -> tuple[dict[str,
     """
     config = backbone_config(backbone)
     state: dict[str, Tensor] = dict(backbone.state_dict())
+    kind = family_named(str(config.model_type)).kind
     names = HEAD_NAMES.get(str(config.model_type))
     if head is None or names is None:
         if head is not None:
             logger.warning(
                 "%s checkpoints cannot hold our language-model head; it is left out", config.model_type
             )
+        if kind == "half":
+            # As its whole model stores it; the table that both halves share is stored once.
+            table = state.pop("embed_tokens.weight")
+            state = {f"encoder.{name}": value for name, value in state.items()} | {"shared.weight": table}
+            return state, _HALF_CLASSES[str(config.model_type)]
         return state, type(backbone).__name__
     prefix = str(backbone.base_model_prefix)
     state = {f"{prefix}.{name}": value for name, value in state.items()}

@@ -17,9 +17,15 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
-from transformers import AutoModel, PreTrainedTokenizerFast
+from transformers import PreTrainedTokenizerFast
 
-from tsdae_core.backbone import backbone_config, check_num_layers, keep_first_layers, word_embeddings
+from tsdae_core.backbone import (
+    backbone_config,
+    check_num_layers,
+    keep_first_layers,
+    new_backbone,
+    word_embeddings,
+)
 from tsdae_core.batch import Batch, LossSums, int64_tensor
 from tsdae_core.decoder import build_bottleneck, decode_packed, decode_padded
 from tsdae_core.encoder import SentenceEncoder
@@ -251,9 +257,7 @@ def _decoder_backbone(backbone: nn.Module, config: TsdaeConfig, seed: int) -> nn
     else:
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(fold_key("scratch-decoder", seed) >> 1)
-            decoder = AutoModel.from_config(copy.deepcopy(backbone_config(backbone)))
-        if getattr(decoder, "pooler", None) is not None:
-            setattr(decoder, "pooler", None)  # noqa: B010
+            decoder = new_backbone(backbone_config(backbone))
     if config.num_decoder_layers is not None:
         keep_first_layers(decoder, config.num_decoder_layers)
     return decoder

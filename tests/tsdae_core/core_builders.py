@@ -5,6 +5,7 @@ import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
 from transformers import AutoConfig, AutoModelForMaskedLM, PreTrainedTokenizerFast, RobertaConfig
 
+from tsdae_core.backbone import FAMILIES, new_backbone
 from tsdae_core.encoder import SentenceEncoder
 from tsdae_core.scratch import ScratchConfig, build_scratch_encoder, train_tokenizer
 
@@ -92,7 +93,10 @@ def bert_encoder(tokenizer, *, pooling="cls", dropout=0.0, num_layers=2, seed=0)
 def hf_encoder(config, tokenizer, *, pooling="cls", seed=0):
     """Build an encoder of any family from its configuration."""
     torch.manual_seed(seed)
-    backbone = AutoModelForMaskedLM.from_config(config).base_model
+    if FAMILIES[config.model_type].kind == "encoder":
+        backbone = AutoModelForMaskedLM.from_config(config).base_model
+    else:
+        backbone = new_backbone(config)
     shake(backbone, seed=seed)
     return SentenceEncoder(backbone, tokenizer, pooling=pooling, max_tokens=40)
 
@@ -122,6 +126,11 @@ EXTRAS = {
     "rembert": {"input_embedding_size": 16, "output_embedding_size": 16},
     "roformer": {"embedding_size": 16},
     "eurobert": {"num_key_value_heads": 4},
+    "t5": {"d_model": 32, "d_kv": 8, "d_ff": 48, "num_layers": 2, "num_heads": 4, "dropout_rate": 0.0},
+    "bart": {"d_model": 32, "encoder_layers": 2, "decoder_layers": 1, "encoder_attention_heads": 4}
+    | {"decoder_attention_heads": 4, "encoder_ffn_dim": 48, "decoder_ffn_dim": 48, "dropout": 0.0},
+    "llama": {"num_key_value_heads": 2},
+    "qwen3": {"num_key_value_heads": 2, "head_dim": 8},
     "deberta": {"relative_attention": True, "pos_att_type": ["c2p", "p2c"], "position_biased_input": False},
     "deberta-v2": {"relative_attention": True, "pos_att_type": ["c2p", "p2c"], "position_buckets": 8},
 }

@@ -12,7 +12,7 @@ from tsdae_core.preflight import check_decoder_is_causal, check_decoder_uses_vec
 from tsdae_core.tokens import tokenize_texts
 from tsdae_core.tsdae import TsdaeConfig
 
-HEADLESS = {"eurobert", "rembert"}
+HEADLESS = {"eurobert", "rembert", "t5", "bart", "llama", "qwen3"}
 
 
 @pytest.fixture(params=sorted(FAMILIES))

@@ -42,7 +42,10 @@ test: lint
 	$(BIN)/python -m pytest
 
 bench: $(INSTALLED)
-	@for script in benchmarks/*.py; do echo "== $$script"; $(BIN)/python $$script || exit 1; done
+	@for script in benchmarks/bench_*.py; do \
+	  test -e "$$script" || { echo "there are no benchmarks yet (benchmarks/bench_*.py)"; break; }; \
+	  echo "== $$script"; $(BIN)/python $$script || exit 1; \
+	done
 
 clean:
 	rm -rf $(VENV) $(WORK) build *.egg-info

@@ -66,8 +66,11 @@ def _start(config: RunConfig) -> None:
                 )
         else:
             ray.init(address=address, logging_level=logging.WARNING, log_to_driver=False)
-    except (ConnectionError, RuntimeError) as error:
-        raise InputError(f"cannot reach a Ray cluster at '{address}': {error}") from error
+    except (ConnectionError, RuntimeError, OSError, TimeoutError) as error:
+        reason = str(error).strip().splitlines()[0]
+        if address is None:
+            raise InputError(f"Ray could not start on this machine: {reason}") from error
+        raise InputError(f"cannot reach a Ray cluster at '{address}': {reason}") from error
 
 
 @contextmanager

@@ -106,6 +106,11 @@ class TrainConfig:
         )
 
     @property
+    def loss_unit(self) -> str:
+        """What a loss is a mean over: `token` (target tokens) or `sentence`."""
+        return self.tsdae.loss_per if self.objective == "tsdae" else "token"
+
+    @property
     def lanes(self) -> int:
         """The number of lanes in force: as configured, or made from the batch size."""
         return self.num_lanes or math.gcd(self.batch_size, _MAX_LANES)

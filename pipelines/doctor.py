@@ -95,6 +95,8 @@ def _writable(workspace: Location) -> str:
 
 def _upload_size() -> str:
     """`ray job submit --working-dir .` uploads what git does not ignore, at most 100 MiB."""
+    if shutil.which("git") is None:
+        return "git is not installed; not checked"
     listed = subprocess.run(
         ["git", "ls-files", "--cached", "--others", "--exclude-standard"],
         capture_output=True,

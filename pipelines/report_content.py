@@ -67,7 +67,7 @@ def report_input(
         "and BM25, on the same documents.",
         notes=_notes(tasks, missing),
         examples=tuple(examples),
-        curves=tuple(_curves(workspace)),
+        curves=tuple(_curves(workspace, config.train.loss_unit)),
         facts=tuple(facts),
         seed=config.seed,
     )
@@ -105,9 +105,9 @@ def _notes(tasks: Sequence[RetrievalTask], missing: Mapping[str, int]) -> tuple[
     return tuple(notes)
 
 
-def _curves(workspace: Location) -> list[Curve]:
+def _curves(workspace: Location, loss_unit: str) -> list[Curve]:
     log = (workspace / "encoder" / LOG_NAME).read_json()
-    label = "loss (nats per token)"
+    label = f"loss (nats per {loss_unit})"
     curves = [Curve(name="training", y_label=label, points=tuple(map(tuple, log["losses"])))]
     if log["validation_losses"]:
         points = tuple(map(tuple, log["validation_losses"]))

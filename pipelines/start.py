@@ -52,6 +52,11 @@ def resolve_start(
                 f"cannot load model.start '{model.start}': {_first_line(error)} "
                 "(it may be small, scratch, a local folder, or a hub name where there is a network)"
             ) from error
+    if encoder.is_tuned:
+        reporter.note(
+            "start: WARNING: this is a tuned sentence encoder, where TSDAE works badly; start from its plain "
+            "checkpoint and tune it (NLI, STS) afterwards"
+        )
     with tempfile.TemporaryDirectory(prefix="tsdae-start-") as folder:
         encoder.save(Path(folder), lm_head=encoder.lm_head)
         files = stage.folder.upload_folder(Path(folder))
@@ -61,7 +66,9 @@ def resolve_start(
 def _scratch(model: ModelConfig, workspace: Location, corpus: Manifest, *, seed: int) -> SentenceEncoder:
     texts = sample_texts(workspace / "corpus", corpus, _TOKENIZER_SAMPLE_ROWS)
     tokenizer = train_tokenizer(texts, vocab_size=model.scratch.vocab_size)
-    return build_scratch_encoder(model.scratch, tokenizer, pooling=model.pooling, seed=seed, texts=texts)
+    encoder = build_scratch_encoder(model.scratch, tokenizer, pooling=model.pooling, seed=seed, texts=texts)
+    encoder.max_tokens = min(model.max_tokens, model.scratch.max_tokens)
+    return encoder
 
 
 def _describe(start: str) -> str:

@@ -73,17 +73,18 @@ def tokenize(
 class _TokenizerTask:
     def __init__(self, workspace: Location, *, share: float, config: RunConfig):
         self.workspace, self.share = workspace, share
-        self.seed, self.max_tokens = config.seed, config.model.max_tokens
+        self.seed = config.seed
 
     def __call__(self) -> ShardFunction:
         with (self.workspace / START_FOLDER).as_local_folder() as folder:
-            tokenizer = SentenceEncoder.load(str(folder)).tokenizer
+            encoder = SentenceEncoder.load(str(folder))
+        tokenizer, max_tokens = encoder.tokenizer, encoder.max_tokens
         output = self.workspace / TOKENS_FOLDER
 
         def work(name: str, _spec: Mapping[str, Any]) -> ShardRecord:
             table = read_shard(self.workspace / "corpus", name, ["row_id", "text"])
             row_ids = table.column("row_id").to_numpy()
-            tokens = tokenize_texts(table.column("text").to_pylist(), tokenizer, max_tokens=self.max_tokens)
+            tokens = tokenize_texts(table.column("text").to_pylist(), tokenizer, max_tokens=max_tokens)
             held_out = keyed_uniform(fold_key(self.seed, _VALIDATION_KEY), row_ids) < self.share
             train, validation = np.flatnonzero(~held_out), np.flatnonzero(held_out)
             digests = [

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import logging
 import os
+import shutil
+import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -164,12 +166,12 @@ class Tracker:
         return None
 
     def _log_model(self, encoder: Path, *, run_id: str) -> str:
-        with self._active(), mlflow.start_run(run_id=run_id):
+        with _core_code() as code, self._active(), mlflow.start_run(run_id=run_id):
             info = mlflow.pyfunc.log_model(
                 name="encoder",
                 python_model=str(_MODEL_CODE),
                 artifacts={"encoder": str(encoder)},
-                code_paths=[str(_CORE_PACKAGE)],
+                code_paths=[str(code)],
                 input_example=["How do I reset a counter?"],
                 pip_requirements=_model_requirements(),
             )
@@ -188,6 +190,16 @@ class Tracker:
             os.environ.pop(_URI_VARIABLE, None)
             if before is not None:
                 os.environ[_URI_VARIABLE] = before
+
+
+@contextmanager
+def _core_code() -> Iterator[Path]:
+    """A copy of the learning core's code, without the encoder that ships with it."""
+    with tempfile.TemporaryDirectory(prefix="tsdae-code-") as folder:
+        copy = Path(folder) / _CORE_PACKAGE.name
+        ignored = shutil.ignore_patterns("__pycache__", "*.safetensors")
+        shutil.copytree(_CORE_PACKAGE, copy, ignore=ignored)
+        yield copy
 
 
 def _model_requirements() -> list[str]:

@@ -35,7 +35,9 @@ from tsdae_core.encoder import SentenceEncoder
 from tsdae_core.lm_head import LmHead
 from tsdae_core.objective import Objective
 from tsdae_core.optim import build_optimizer, learning_rate, set_learning_rate
+from tsdae_core.preflight import check_decoder_is_causal, check_decoder_uses_vector
 from tsdae_core.step import seed_step, training_step
+from tsdae_core.tsdae import TsdaeModel
 
 STATE_FOLDER = "state"
 ENCODER_FOLDER = "encoder"
@@ -103,6 +105,10 @@ class _Worker:
             encoder = SentenceEncoder.load(str(folder))
             self.model = job.objective.build_model(encoder, seed=job.seed)
         self.encoder = encoder
+        self.idle_batch = self._idle_batch()
+        if isinstance(self.model, TsdaeModel):
+            check_decoder_uses_vector(self.model, self.idle_batch)
+            check_decoder_is_causal(self.model, self.idle_batch)
         self.model.to(self.device)
         self.optimizer = build_optimizer(self.model, config.optim)
         self.history = History()
@@ -113,7 +119,6 @@ class _Worker:
             self.wrapped = DistributedDataParallel(self.model)
         self.pending: list[tuple[int, int, dict[str, float]]] = []
         self.validation = list(self._validation_batches())
-        self.idle_batch = self._idle_batch()
 
     def _resume(self) -> None:
         checkpoint = ray.train.get_checkpoint()
@@ -205,14 +210,15 @@ class _Worker:
         loss = loss_sum / num_targets
         self.history.losses.append((done, loss))
         values = {
-            "train_loss_nats_per_token": loss,
+            f"train_loss_nats_per_{self.job.config.loss_unit}": loss,
             "learning_rate": learning_rate(done - 1, self.job.config.num_steps, self.job.config.optim),
             "gradient_norm": window.grad_norm,
             "tokens_per_s": tokens / elapsed_s,
             "sentences_per_s": num_sentences / elapsed_s,
-            "target_token_share": num_targets / tokens,
             "starved_share": wait_s / self.world_size / elapsed_s,
         }
+        if self.job.config.loss_unit == "token":
+            values["target_token_share"] = num_targets / tokens
         self.pending.append((done, int(time.time() * 1000), values))
         self._show(done, f"loss {loss:.3f}, {values['tokens_per_s']:,.0f} tokens/s{self._validation_note()}")
 
@@ -250,7 +256,7 @@ class _Worker:
         loss_sum, total = self._sum_over_workers(loss_sum, num_targets)
         if total:
             self.history.validation_losses.append((done, loss_sum / total))
-            values = {"validation_loss_nats_per_token": loss_sum / total}
+            values = {f"validation_loss_nats_per_{self.job.config.loss_unit}": loss_sum / total}
             self.pending.append((done, int(time.time() * 1000), values))
 
     def _checkpoint(self, done: int, *, last: bool) -> None:

@@ -66,8 +66,8 @@ class Tracker:
         self.set(self.done + count, note=note)
 
     def rate(self) -> float:
-        """Units per second since the start."""
-        return (self.done - self.initial) / max(time.monotonic() - self.started_s, 1e-9)
+        """Units per second since the start; 0 where a restart has set the count back."""
+        return max(0, self.done - self.initial) / max(time.monotonic() - self.started_s, 1e-9)
 
     def show(self, note: str) -> None:
         """Draws the present state."""
@@ -116,7 +116,8 @@ class _LineTracker(Tracker):
         self._shown_at_s = time.monotonic()
         rate = self.rate()
         elapsed = time.monotonic() - self.started_s
-        time_text = f"in {elapsed:.0f} s" if final else f"{_left(self.total - self.done, rate)} left"
+        left = max(0, self.total - self.done)
+        time_text = f"in {elapsed:.0f} s" if final else f"{_left(left, rate)} left"
         parts = [
             f"{self.done:,}/{self.total:,} {self.unit}",
             f"{rate:,.1f} {self.unit}/s",

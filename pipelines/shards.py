@@ -12,10 +12,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, TypeAlias, cast
 
+import pyarrow as pa
 import ray
 import ray.data
 from ray.exceptions import RayError
 
+from pipelines.errors import InputError
 from pipelines.manifest import ShardRecord, StageFolder, write_receipt
 from pipelines.progress import Reporter
 from pipelines.storage import Location
@@ -54,6 +56,9 @@ def run_shards(
     items: by name, what the function needs to know (plain, picklable values).
     num_actors: 0 runs tasks; more runs that many actors, each calling `work()` once (to load a model).
     total_units: what the progress counts to; None counts shards.
+
+    Raises:
+        InputError: a function raised ValueError for an item; the message is the same.
     """
     done = stage.receipts(group)
     todo = [name for name in items if name not in done]
@@ -101,11 +106,16 @@ def _execute(
             dataset = items_dataset.map(cast(Any, _ShardActor), fn_constructor_args=(work,), **options)
         else:
             dataset = items_dataset.map(_ShardTask(work), **options)
+        results = iter(dataset.iter_rows())
         try:
-            for row in dataset.iter_rows():
+            for row in results:
+                if row["user_error"]:
+                    raise InputError(row["user_error"])
                 yield row["name"], ShardRecord(**json.loads(row["record"]))
         except RayError as error:
             raise user_error_in(error) or error from error
+        finally:
+            del results  # stops what is still at work; a traceback would keep it going
 
 
 class _ShardTask:
@@ -127,10 +137,16 @@ class _ShardActor:
 
 
 def _finish(row: dict[str, Any], function: ShardFunction) -> dict[str, Any]:
+    """Does one item; a user's error travels as a result, as Ray Data keeps only the text of an exception."""
     item: _Item = pickle.loads(row["item"])
-    record = function(item.name, item.spec)
+    try:
+        record = function(item.name, item.spec)
+    except ValueError as error:
+        if isinstance(error, pa.ArrowException):  # a defect of ours; readers name the file of a bad one
+            raise
+        return {"name": item.name, "record": "", "user_error": str(error)}
     write_receipt(item.receipt, record)
-    return {"name": item.name, "record": json.dumps(asdict(record))}
+    return {"name": item.name, "record": json.dumps(asdict(record)), "user_error": ""}
 
 
 def user_error_in(error: BaseException) -> ValueError | None:

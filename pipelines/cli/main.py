@@ -137,7 +137,7 @@ def doctor(config: ConfigPath, overrides: Overrides = None) -> None:
     from pipelines.doctor import examine
 
     findings = examine(_load(config, overrides))
-    console = Console(highlight=False)
+    console = Console(highlight=False, soft_wrap=True)
     for finding in findings:
         console.print(f"{'ok  ' if finding.ok else 'FAIL'}  {finding.name}: {finding.message}", markup=False)
     if not all(finding.ok for finding in findings):
@@ -193,7 +193,7 @@ def config_check(
     files = [file for path in paths for file in (_configs_in(path) if path.is_dir() else [path])]
     if not files:
         raise InputError(f"no YAML files in {', '.join(map(str, paths))}")
-    console = Console(highlight=False)
+    console = Console(highlight=False, soft_wrap=True)
     failed = 0
     for file in files:
         try:

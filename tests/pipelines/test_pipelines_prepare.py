@@ -6,6 +6,7 @@ import random
 from pathlib import Path
 
 import pyarrow as pa
+import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -501,3 +502,15 @@ def test_the_manifest_says_what_was_asked_and_what_came_out(tmp_path):
     for shard in manifest.shards:
         content = (tmp_path / f"w/corpus/{shard.name}.parquet").read_bytes()
         assert shard.digest == hashlib.sha256(content).hexdigest()
+
+
+def test_a_workspace_that_is_no_local_path_gets_the_same_bytes(tmp_path):
+    write_rows(tmp_path / "a.jsonl", ROWS)
+    local, _ = run(tmp_path / "a.jsonl", tmp_path / "w", num_shards=2)
+    (tmp_path / "tree").mkdir()
+    tree = pafs.SubTreeFileSystem(str(tmp_path / "tree"), pafs.LocalFileSystem())
+    config = CollectionConfig(input=str(tmp_path / "a.jsonl"), num_shards=2)
+    reporter, _ = quiet_reporter()
+    remote = prepare("corpus", config, Location(tree, "bucket/w"), reporter=reporter)
+    assert remote == local
+    assert files_below(tmp_path / "tree/bucket/w") == files_below(tmp_path / "w")

@@ -86,6 +86,11 @@ class SpecialFrame:
         return Ragged(framed, lengths)
 
 
+def is_spaceless(text: str) -> bool:
+    """Tell whether a text holds a character of a script written without spaces."""
+    return _SPACELESS.search(text) is not None
+
+
 def special_frame(tokenizer: PreTrainedTokenizerFast) -> SpecialFrame:
     """Find what the tokenizer puts around one sentence, by encoding a probe with and without it.
 
@@ -153,7 +158,7 @@ def tokenize_texts(
     starts[1:] = (word_of_token[1:] != word_of_token[:-1]) | (word_of_token[1:] < 0)
     starts[ids.offsets[:-1][ids.lengths > 0]] = True
     for row, text in enumerate(texts):
-        if _SPACELESS.search(text):
+        if is_spaceless(text):
             begin, end = ids.offsets[row], ids.offsets[row + 1]
             starts[begin:end] |= _piece_starts(text, encodings[row].offsets[:room])
     return TokenizedTexts(ids, starts)

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import safe_open
+from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
@@ -64,24 +64,40 @@ def load_training_state(
         ValueError: if there is no state, or it belongs to another model.
     """
     path = Path(folder) / FILE_NAME
-    if not path.is_file():
-        raise ValueError(f"{path} does not exist; start the run from its beginning")
-    with safe_open(str(path), framework="pt") as file:
-        header = json.loads(file.metadata()["state"])
-        tensors: dict[str, Tensor] = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-    if header["format"] != _FORMAT:
-        raise ValueError(f"{path} has format {header['format']}, expected {_FORMAT}")
-    weights = {
-        name.removeprefix("model."): value for name, value in tensors.items() if name.startswith("model.")
-    }
+    header, weights = _read(path, "model.")
     try:
         model.load_state_dict(weights)
     except RuntimeError as error:
         raise ValueError(f"{path} belongs to another model: {error}") from error
     slots: dict[int, dict[str, Tensor]] = {}
-    for name, value in tensors.items():
-        if name.startswith("optimizer."):
-            _, index, slot = name.split(".", 2)
-            slots.setdefault(int(index), {})[slot] = value
+    for name, value in _read(path, "optimizer.")[1].items():
+        index, slot = name.split(".", 1)
+        slots.setdefault(int(index), {})[slot] = value
     optimizer.load_state_dict({"state": slots, "param_groups": header["param_groups"]})
     return int(header["step"]), dict(header["extra"])
+
+
+def read_weights(folder: str | Path) -> tuple[int, dict[str, Tensor]]:
+    """Return ``(step, weights of the model by name)`` without the optimizer's tensors.
+
+    Raises:
+        ValueError: if there is no state.
+    """
+    header, weights = _read(Path(folder) / FILE_NAME, "model.")
+    return int(header["step"]), weights
+
+
+def _read(path: Path, prefix: str) -> tuple[dict[str, Any], dict[str, Tensor]]:
+    """Return the header, and the tensors whose name starts with the prefix, by the rest of their name."""
+    if not path.is_file():
+        raise ValueError(f"{path} does not exist; start the run from its beginning")
+    try:
+        opened = safe_open(str(path), framework="pt")
+    except SafetensorError as error:
+        raise ValueError(f"{path} cannot be read: {error}; is it whole?") from error
+    with opened as file:
+        header = json.loads(file.metadata()["state"])
+        if header["format"] != _FORMAT:
+            raise ValueError(f"{path} has format {header['format']}, expected {_FORMAT}")
+        names = [name for name in file.keys() if name.startswith(prefix)]  # noqa: SIM118
+        return header, {name.removeprefix(prefix): file.get_tensor(name) for name in names}

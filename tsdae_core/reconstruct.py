@@ -13,8 +13,9 @@ import torch
 from torch import Tensor
 
 from tsdae_core.backbone import word_embeddings
+from tsdae_core.encoder import SentenceEncoder
 from tsdae_core.tokens import SpecialFrame, special_frame
-from tsdae_core.tsdae import TsdaeModel
+from tsdae_core.tsdae import TsdaeConfig, TsdaeModel
 
 
 def reconstruct(
@@ -29,14 +30,18 @@ def reconstruct(
         num_beams: hypotheses kept per sentence; 1 is greedy.
 
     Raises:
-        ValueError: if the tokenizer puts no token before a sentence, or ``num_beams`` is below 1.
+        ValueError: if the tokenizer puts no token before a sentence, or a number is outside its range.
     """
     frame = special_frame(model.encoder.tokenizer)
     if not frame.prefix:
         raise ValueError("reconstruction needs a tokenizer that starts every sentence with a special token")
     if num_beams < 1:
         raise ValueError(f"num_beams={num_beams} must be at least 1")
-    limit = max_tokens or model.encoder.max_tokens
+    limit = model.encoder.max_tokens if max_tokens is None else max_tokens
+    if not len(frame) < limit <= model.encoder.max_tokens:
+        raise ValueError(
+            f"max_tokens={limit} must be {len(frame) + 1} to {model.encoder.max_tokens}, with special tokens"
+        )
     was_training = model.training
     model.eval()
     try:
@@ -46,6 +51,29 @@ def reconstruct(
         model.train(was_training)
     texts: list[str] = model.encoder.tokenizer.batch_decode(rows, skip_special_tokens=True)
     return texts
+
+
+def model_from_weights(encoder: SentenceEncoder, weights: dict[str, Tensor]) -> TsdaeModel:
+    """Return the trained encoder and decoder that a training state holds.
+
+    Args:
+        encoder: of the right shape, such as the one training started from; its weights are replaced.
+        weights: by name, as `checkpoint.read_weights` returns them.
+
+    Raises:
+        ValueError: if they hold no decoder, or do not fit the encoder.
+    """
+    layers = {name.split(".")[1] for name in weights if name.startswith("bottleneck.")}
+    if not layers:
+        raise ValueError("these weights hold no decoder; only the tsdae objective trains one")
+    own_decoder = any(name.startswith("decoder_backbone.") for name in weights)
+    config = TsdaeConfig(tie="untied" if own_decoder else "tied", num_decoder_layers=len(layers))
+    model = TsdaeModel(encoder, config=config, seed=0)
+    try:
+        model.load_state_dict(weights)
+    except RuntimeError as error:
+        raise ValueError(f"these weights do not fit this encoder: {error}") from error
+    return model.eval()
 
 
 def _search(

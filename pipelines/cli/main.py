@@ -132,6 +132,23 @@ def search(
 
 
 @app.command()
+def reconstruct(
+    text: Annotated[str, typer.Argument(help="What to encode and rebuild.", show_default=False)],
+    workspace: Workspace = _DEFAULT_WORKSPACE,
+    beam: Annotated[int, typer.Option("--beam", min=1, max=64, help="Hypotheses kept; 1 is greedy.")] = 1,
+    max_tokens: Annotated[
+        int | None,
+        typer.Option("--max-tokens", min=1, help="Longest answer in tokens, special ones included."),
+    ] = None,
+) -> None:
+    """Rebuild a text from its vector with the decoder of a run: shows what the vector holds."""
+    from pipelines.reconstruct import reconstruct_texts
+
+    (rebuilt,) = reconstruct_texts(workspace, [text], num_beams=beam, max_tokens=max_tokens)
+    sys.stdout.write(f"{rebuilt}\n")
+
+
+@app.command()
 def doctor(config: ConfigPath, overrides: Overrides = None) -> None:
     """Check what would hang or fail later: packages, CPUs, storage, tracking server, upload size."""
     from pipelines.doctor import examine

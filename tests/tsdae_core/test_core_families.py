@@ -1,5 +1,7 @@
 """Every supported backbone family, on a small random model built here."""
 
+from pathlib import Path
+
 import core_builders
 import numpy as np
 import pytest
@@ -7,6 +9,7 @@ import torch
 
 from tsdae_core.backbone import FAMILIES, REFUSED, family_named, layers_of
 from tsdae_core.encoder import SentenceEncoder
+from tsdae_core.lm_head import HEAD_NAMES
 from tsdae_core.objective import build_objective
 from tsdae_core.preflight import check_decoder_is_causal, check_decoder_uses_vector
 from tsdae_core.tokens import tokenize_texts
@@ -101,3 +104,17 @@ def test_what_cannot_work_is_refused_with_its_reason():
         assert reason in str(error.value)
     with pytest.raises(ValueError, match="nobody has checked"):
         family_named("gpt2")
+
+
+def test_the_table_of_the_documentation_is_the_code():
+    text = (Path(__file__).parents[2] / "docs" / "backbones.md").read_text(encoding="utf-8")
+    rows = [
+        [cell.strip() for cell in line.split("|")[1:-1]] for line in text.splitlines() if line[:2] == "| "
+    ]
+    supported = {row[0]: row[1:4] for row in rows if len(row) == 5 and row[0] != "model type"}
+    assert supported.keys() == FAMILIES.keys()
+    for name, (path, head, layers) in supported.items():
+        assert path == ("packed" if FAMILIES[name].packed else "general"), name
+        assert head == ("own" if name in HEAD_NAMES else "fresh"), name
+        assert layers == ("post-norm" if FAMILIES[name].post_norm else "pre-norm"), name
+    assert {row[0]: row[1] for row in rows if len(row) == 2 and row[0] != "model type"} == REFUSED

@@ -7,6 +7,8 @@ go on with it instead of making a second one.
 
 from __future__ import annotations
 
+import contextlib
+import io
 import logging
 import os
 import shutil
@@ -153,7 +155,8 @@ class Tracker:
         version = self._find_version(name, fingerprint)
         if version is None:
             model_uri = self._log_model(encoder, run_id=run_id)
-            with self._active():
+            # MLflow prints that it registered a version; the stage says so itself.
+            with self._active(), contextlib.redirect_stderr(io.StringIO()):
                 made = mlflow.register_model(model_uri, name, tags={FINGERPRINT_TAG: fingerprint, **tags})
             version = str(made.version)
         client.set_registered_model_alias(name, alias, version)

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, Literal
 
 import torch
 import torch.nn.functional as F
@@ -19,6 +19,8 @@ from torch import Tensor, nn
 
 from tsdae_core.backbone import backbone_config, family_of, first_layers, layers_of, norm_eps, run_padded
 from tsdae_core.packed import FusedProjections, PackedPlan, run_packed
+
+BottleneckInit = Literal["random", "identity"]
 
 
 class BottleneckLayer(nn.Module):
@@ -53,9 +55,18 @@ class BottleneckLayer(nn.Module):
 
 
 def build_bottleneck(
-    backbone: nn.Module, *, vector_width: int, seed: int, num_layers: int | None = None
+    backbone: nn.Module,
+    *,
+    vector_width: int,
+    seed: int,
+    num_layers: int | None = None,
+    init: BottleneckInit = "random",
 ) -> nn.ModuleList:
-    """Make one `BottleneckLayer` per layer, or for the first ones; the weights depend on ``seed`` alone."""
+    """Make one `BottleneckLayer` per layer, or for the first ones; the weights depend on ``seed`` alone.
+
+    Raises:
+        ValueError: for ``identity`` when the sentence vector is not as wide as the backbone.
+    """
     num_layers = num_layers or len(layers_of(backbone))
     layers = nn.ModuleList(BottleneckLayer(backbone, vector_width) for _ in range(num_layers))
     std = float(getattr(backbone_config(backbone), "initializer_range", 0.02))
@@ -65,7 +76,18 @@ def build_bottleneck(
             if isinstance(module, nn.Linear):
                 module.weight.normal_(0.0, std, generator=generator)
                 module.bias.zero_()
+                if init == "identity":
+                    _make_identity(module)
     return layers
+
+
+def _make_identity(module: nn.Linear) -> None:
+    if module.in_features != module.out_features:
+        raise ValueError(
+            f"bottleneck_init=identity needs vectors of the backbone's width {module.out_features}, got "
+            f"{module.in_features} (a Dense module after pooling?); use bottleneck_init=random"
+        )
+    nn.init.eye_(module.weight)
 
 
 def decode_packed(

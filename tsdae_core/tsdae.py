@@ -27,7 +27,7 @@ from tsdae_core.backbone import (
     word_embeddings,
 )
 from tsdae_core.batch import Batch, LossSums, int64_tensor
-from tsdae_core.decoder import build_bottleneck, decode_packed, decode_padded
+from tsdae_core.decoder import BottleneckInit, build_bottleneck, decode_packed, decode_padded
 from tsdae_core.encoder import SentenceEncoder
 from tsdae_core.hashing import fold_key, keyed_uniform
 from tsdae_core.lm_head import LmHead
@@ -54,6 +54,10 @@ class TsdaeConfig:
             leans more on the vector. A tied one then runs the encoder's first layers, without a copy.
         decoder_mask_ratio: share of the decoder's input tokens shown as the mask token, which weakens it too
             (RetroMAE, arXiv 2205.12035, masks its decoder's input). Never a special token.
+        bottleneck_init: how the modules that add the sentence vector start: ``random``, as in the reference,
+            or ``identity``, which adds the vector itself. From random weights the decoder must first learn to
+            read the vector, and until then it pulls the encoder away from what it knew; with minutes of
+            training instead of the paper's 100,000 steps that is the whole run.
         loss_per: what the summed loss of a step is divided by: its target ``token`` count, or its
             ``sentence`` count, which is the paper's sum over the tokens of a sentence.
 
@@ -65,11 +69,17 @@ class TsdaeConfig:
     tie: Tie = "tied"
     num_decoder_layers: int | None = None
     decoder_mask_ratio: float = 0.0
+    bottleneck_init: BottleneckInit = "random"
     loss_per: LossUnit = "token"
 
     def __post_init__(self) -> None:
         if self.tie not in get_args(Tie):
             raise ValueError(f"tie {self.tie!r} is unknown; choose one of {', '.join(get_args(Tie))}")
+        if self.bottleneck_init not in get_args(BottleneckInit):
+            raise ValueError(
+                f"bottleneck_init {self.bottleneck_init!r} is unknown; choose one of "
+                f"{', '.join(get_args(BottleneckInit))}"
+            )
         if self.loss_per not in get_args(LossUnit):
             raise ValueError(
                 f"loss_per {self.loss_per!r} is unknown; choose one of {', '.join(get_args(LossUnit))}"
@@ -174,6 +184,7 @@ class TsdaeModel(nn.Module):
             vector_width=encoder.dim,
             seed=fold_key("bottleneck", seed) >> 1,
             num_layers=config.num_decoder_layers,
+            init=config.bottleneck_init,
         )
         head = encoder.lm_head if config.tie != "scratch" else None
         self.lm_head = copy.deepcopy(head) or LmHead.for_backbone(

@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 import torch
 
+from tsdae_core.decoder import build_bottleneck
 from tsdae_core.mlm import MlmConfig
 from tsdae_core.objective import build_objective
 from tsdae_core.optim import OptimConfig, build_optimizer
@@ -89,3 +90,18 @@ def test_settings_out_of_range_are_refused(tokenizer):
         build_objective("tsdae", tokenizer=bare, config=TsdaeConfig(decoder_mask_ratio=0.1))
     with pytest.raises(ValueError, match="mask token"):
         build_objective("mlm", tokenizer=bare, config=MlmConfig())
+
+
+def test_an_identity_bottleneck_adds_the_vector_itself_and_needs_its_width(tokenizer, make_encoder):
+    objective = build_objective("tsdae", tokenizer=tokenizer, config=TsdaeConfig(bottleneck_init="identity"))
+    layer = objective.build_model(make_encoder().eval(), seed=0).eval().bottleneck[0]
+    width = layer.value.in_features
+    hidden, vectors = torch.randn(5, width), torch.randn(2, width)
+    rows = torch.tensor([0, 0, 1, 1, 1])
+    assert torch.equal(layer(hidden, vectors, rows), layer.norm(hidden + vectors[rows]))
+    plain = build_objective("tsdae", tokenizer=tokenizer).build_model(make_encoder().eval(), seed=0).eval()
+    assert not torch.equal(plain.bottleneck[0](hidden, vectors, rows), layer(hidden, vectors, rows))
+    with pytest.raises(ValueError, match="bottleneck_init"):
+        build_bottleneck(make_encoder().backbone, vector_width=width + 1, seed=0, init="identity")
+    with pytest.raises(ValueError, match="bottleneck_init"):
+        TsdaeConfig(bottleneck_init="ones")

@@ -115,8 +115,13 @@ def _set_identity(module: nn.Module, *paths: str) -> None:
 
 
 def save_half(encoder: SentenceEncoder, model: MlmModel, folder: Path) -> None:
-    """Round encoder and head to float16 and write them; `SentenceEncoder.load` reads them as float32."""
+    """Round encoder and head to float16 and write them; everybody loads them as float32."""
     encoder.eval().half().save(folder, lm_head=model.lm_head.half())
+    path = folder / "config.json"
+    config = json.loads(path.read_text())
+    # What plain transformers loads the weights as; they are stored in half the bytes all the same.
+    config["dtype"] = "float32"
+    path.write_text(json.dumps(config, indent=2, sort_keys=True) + "\n")
 
 
 def main() -> None:

@@ -14,7 +14,7 @@ import logging
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import torch
@@ -63,6 +63,12 @@ class SentenceEncoder(nn.Module):
         is_tuned: bool = False,
     ) -> None:
         super().__init__()
+        if pooling not in get_args(PoolingMode):
+            raise ValueError(
+                f"pooling {pooling!r} is unknown; choose one of {', '.join(get_args(PoolingMode))}"
+            )
+        if max_tokens < 1:
+            raise ValueError(f"max_tokens={max_tokens} must be positive")
         self.backbone = backbone
         self.tokenizer = tokenizer
         self.pooling: PoolingMode = pooling
@@ -102,7 +108,8 @@ class SentenceEncoder(nn.Module):
         parts = read_folder(local_folder(path_or_hub_id))
         tokenizer = AutoTokenizer.from_pretrained(str(parts.transformer))
         backbone, head = load_pretrained(str(parts.transformer))
-        wanted = max_tokens or parts.max_tokens or min(tokenizer.model_max_length, _DEFAULT_MAX_TOKENS)
+        wanted = parts.max_tokens or min(tokenizer.model_max_length, _DEFAULT_MAX_TOKENS)
+        wanted = wanted if max_tokens is None else max_tokens
         encoder = cls(
             backbone,
             tokenizer,

@@ -146,7 +146,7 @@ def build_scratch_encoder(
 
     Args:
         config: its shape.
-        tokenizer: usually from `train_tokenizer`.
+        tokenizer: usually from `train_tokenizer`; its ``model_max_length`` is set to the encoder's.
         pooling: of the encoder.
         seed: of the weights.
         texts: a sample of the corpus, needed for the SVD start; a bounded number is read.
@@ -188,9 +188,14 @@ def svd_embeddings(
 
     An entry is ``log(1 + count) * log(n / document frequency)``. Rows of tokens that do not occur are zero;
     the others have, all together, the standard deviation 0.02 that BERT starts with.
+
+    Raises:
+        ValueError: if fewer than two texts have tokens.
     """
     tokens = tokenize_texts(texts, tokenizer, max_tokens=config.max_tokens)
     num_texts, vocab_size = len(tokens), len(tokenizer)
+    if int((tokens.ids.lengths > 0).sum()) < 2:
+        raise ValueError("embedding_init 'svd' needs at least two texts with words; use 'random'")
     column = np.repeat(np.arange(num_texts), tokens.ids.lengths)
     ones = np.ones(column.shape[0], dtype=np.float64)
     counts = scipy.sparse.csr_matrix((ones, (tokens.ids.values, column)), shape=(vocab_size, num_texts))

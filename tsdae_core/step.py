@@ -1,7 +1,8 @@
 """One training step, the same for every objective and any number of workers.
 
-Owns how losses are normalised: by the number of target tokens of the GLOBAL batch, so that micro-batches and
-ranks weigh by their tokens. Knows nothing of data loading, schedules or checkpoints.
+Owns how losses are normalised: by the number of targets of the GLOBAL batch (tokens, unless the objective
+counts sentences), so that micro-batches and ranks weigh by them. Knows nothing of data loading, schedules or
+checkpoints.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ class StepStats:
 
     Attributes:
         loss_sum: summed loss of this rank's targets.
-        num_targets: their number.
+        num_targets: see `LossSums`.
         grad_norm: norm of the global gradient before clipping, equal on all ranks.
     """
 
@@ -35,7 +36,7 @@ class StepStats:
 
     @property
     def loss(self) -> float:
-        """Mean loss per target token of this rank, in nats."""
+        """Mean loss of this rank in nats per target token, or per sentence where the objective says so."""
         return self.loss_sum / max(1, self.num_targets)
 
 
@@ -63,7 +64,7 @@ def training_step(
         model: in train mode; a DDP wrapper reduces gradients on the last micro-batch only.
         microbatches: one batch or several.
         optimizer: its learning rate already set.
-        global_num_targets: target tokens of this step over all ranks and micro-batches.
+        global_num_targets: sum of `Objective.num_targets` over all ranks and micro-batches of this step.
         world_size: number of ranks.
         max_grad_norm: see `clip_gradients`.
         weight: factor on this rank's loss; 0 for a rank without rows, which still meets the others.

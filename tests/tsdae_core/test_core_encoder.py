@@ -171,3 +171,11 @@ def test_other_families_save_with_head_and_load_back(texts, tmp_path, family):
     assert all(
         torch.equal(loaded.lm_head.state_dict()[name], value) for name, value in head.state_dict().items()
     )
+
+
+def test_unknown_pooling_and_lengths_are_refused(make_encoder, tmp_path):
+    make_encoder().save(tmp_path)
+    with pytest.raises(ValueError, match="choose one of cls, mean, max"):
+        SentenceEncoder.load(tmp_path, pooling="average")
+    with pytest.raises(ValueError, match="max_tokens=0 must be positive"):
+        SentenceEncoder.load(tmp_path, max_tokens=0)

@@ -36,6 +36,17 @@ def test_a_family_trains_every_parameter_and_passes_the_preflight(texts, tokeniz
     assert not [name for name, grad in trained if grad is None or not grad.any()]
 
 
+def test_mlm_gives_every_parameter_of_a_family_a_gradient(texts, tokenizer, family):
+    """Or distributed training stops: it waits for all of them."""
+    encoder = core_builders.hf_encoder(core_builders.family_config(family, tokenizer), tokenizer)
+    objective = build_objective("mlm", tokenizer=tokenizer)
+    tokens = tokenize_texts(texts[:30], tokenizer, max_tokens=40)
+    model = objective.build_model(encoder, seed=0).train()
+    model(objective.make_batch(tokens, np.arange(30), seed=0, epoch=0)).loss_sum.backward()
+    trained = [(name, param.grad) for name, param in model.named_parameters() if param.requires_grad]
+    assert not [name for name, grad in trained if grad is None]
+
+
 def test_a_tied_decoder_can_run_the_first_layer_of_a_family_alone(texts, tokenizer, family):
     encoder = core_builders.hf_encoder(core_builders.family_config(family, tokenizer), tokenizer).eval()
     objective = build_objective("tsdae", tokenizer=tokenizer, config=TsdaeConfig(num_decoder_layers=1))

@@ -174,3 +174,28 @@ def test_the_checkpoints_own_head_is_used_and_a_fresh_one_depends_on_the_seed(
         assert torch.equal(value, same.state_dict()[name])
     assert not torch.equal(one.lm_head.dense.weight, other.lm_head.dense.weight)
     assert not torch.equal(one.bottleneck[0].value.weight, other.bottleneck[0].value.weight)
+
+
+@pytest.mark.parametrize("packed", [True, False])
+@pytest.mark.parametrize(
+    ("name", "given"), [("tsdae", ["a"]), ("mlm", ["a"]), ("mlm", ["a", ""]), ("mlm", [""])]
+)
+def test_texts_of_one_token_and_none_train(tokenizer, make_encoder, name, given, packed):
+    objective = build_objective(name, tokenizer=tokenizer)
+    tokens = tokenize_texts(given, tokenizer, max_tokens=8)
+    batch = objective.make_batch(tokens, np.arange(len(given)), seed=0, epoch=0)
+    encoder = make_encoder()
+    encoder.use_packed = packed
+    model = objective.build_model(encoder, seed=0)
+    sums = model(batch)
+    sums.loss_sum.backward()
+    assert (
+        sums.num_targets
+        == objective.num_targets(batch)
+        == (0 if given == [""] else {"tsdae": 2, "mlm": 1}[name])
+    )
+    assert not [
+        key
+        for key, param in model.named_parameters()
+        if param.grad is None or not param.grad.isfinite().all()
+    ]

@@ -61,3 +61,17 @@ def test_bad_shapes_are_refused(tokenizer):
         ScratchConfig(num_layers=0)
     with pytest.raises(ValueError, match="needs texts"):
         build_scratch_encoder(ScratchConfig(**SMALL, embedding_init="svd"), tokenizer, pooling="cls", seed=0)
+
+
+@pytest.mark.parametrize("given", [[], ["a b"], ["", "a b", " "]])
+def test_an_svd_of_too_few_texts_is_refused(tokenizer, given):
+    config = ScratchConfig(**SMALL, embedding_init="svd")
+    with pytest.raises(ValueError, match="at least two texts"):
+        build_scratch_encoder(config, tokenizer, pooling="cls", seed=0, texts=given)
+
+
+@pytest.mark.parametrize("given", [["a b"] * 3, ["a", "b"], ["a b c", "d"]])
+def test_an_svd_of_texts_with_little_in_them_is_finite(tokenizer, given):
+    config = ScratchConfig(**SMALL, embedding_init="svd")
+    encoder = build_scratch_encoder(config, tokenizer, pooling="cls", seed=0, texts=given)
+    assert np.isfinite(encoder.encode(given)).all()

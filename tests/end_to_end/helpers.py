@@ -99,7 +99,7 @@ def manifest_digests(workspace: Path) -> dict[str, str]:
 
 
 def kill_at(
-    process: subprocess.Popen[str], workspace: Path, pattern: str, *, timeout_s: float = 240
+    process: subprocess.Popen[str], workspace: Path, pattern: str, *, timeout_s: float = 600
 ) -> set[int]:
     """Sends SIGKILL to the driver as soon as a file in the workspace matches; returns its descendants' ids.
 

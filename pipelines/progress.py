@@ -13,6 +13,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 _SECONDS_BETWEEN_LINES = 5.0
+_SECONDS_BETWEEN_EQUAL_LINES = 30.0
 
 
 class Reporter:
@@ -106,14 +107,18 @@ class _LineTracker(Tracker):
         self._label = label
         self._note = ""
         self._shown_at_s = time.monotonic()
+        self._shown_done = 0
 
     def show(self, note: str) -> None:
         self._note = note or self._note
-        if time.monotonic() - self._shown_at_s >= _SECONDS_BETWEEN_LINES:
+        moved = self.done != self._shown_done
+        pause_s = _SECONDS_BETWEEN_LINES if moved else _SECONDS_BETWEEN_EQUAL_LINES
+        if time.monotonic() - self._shown_at_s >= pause_s:
             self.line()
 
     def line(self, *, final: bool = False) -> None:
         self._shown_at_s = time.monotonic()
+        self._shown_done = self.done
         rate = self.rate()
         elapsed = time.monotonic() - self.started_s
         left = max(0, self.total - self.done)

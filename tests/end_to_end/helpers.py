@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import signal
 import subprocess
 import sys
 import time
@@ -107,16 +106,19 @@ def kill_at(
     """
     deadline = time.monotonic() + timeout_s
     descendants: set[int] = set()
-    while not any(workspace.glob(pattern)):
-        assert process.poll() is None, f"the run ended before {pattern} appeared: {process.communicate()[1]}"
-        assert time.monotonic() < deadline, f"{pattern} did not appear within {timeout_s} s"
-        with contextlib.suppress(psutil.NoSuchProcess):
-            descendants |= {child.pid for child in psutil.Process(process.pid).children(recursive=True)}
-        time.sleep(0.01)
-    os.kill(process.pid, signal.SIGKILL)
-    process.wait()
-    assert process.stderr is not None
-    process.stderr.close()
+    try:
+        while not any(workspace.glob(pattern)):
+            if process.poll() is not None:
+                raise AssertionError(f"the run ended before {pattern} appeared: {process.communicate()[1]}")
+            assert time.monotonic() < deadline, f"{pattern} did not appear within {timeout_s} s"
+            with contextlib.suppress(psutil.NoSuchProcess):
+                descendants |= {child.pid for child in psutil.Process(process.pid).children(recursive=True)}
+            time.sleep(0.02)
+    finally:
+        process.kill()
+        process.wait()
+        assert process.stderr is not None
+        process.stderr.close()
     return descendants
 
 

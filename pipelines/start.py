@@ -21,7 +21,7 @@ from tsdae_core.pretrained import small_encoder_path
 from tsdae_core.scratch import build_scratch_encoder, train_tokenizer
 
 START_FOLDER = "start"
-_TOKENIZER_SAMPLE_ROWS = 200_000
+_TOKENIZER_SAMPLE_ROWS = 50_000
 
 
 def resolve_start(

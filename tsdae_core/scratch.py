@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import islice
-from typing import Literal
+from typing import Literal, get_args
 
 import numpy as np
 import scipy.sparse
@@ -24,8 +24,11 @@ from transformers import BertConfig, BertModel, PreTrainedTokenizerFast
 from tsdae_core.backbone import word_embeddings
 from tsdae_core.encoder import SentenceEncoder
 from tsdae_core.hashing import fold_key, keyed_uniform
+from tsdae_core.lsa_start import lsa_head, start_as_lsa
 from tsdae_core.pooling import PoolingMode
 from tsdae_core.tokens import tokenize_texts
+
+EmbeddingInit = Literal["random", "svd", "lsa"]
 
 _SPECIALS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 _SVD_SENTENCES = 50_000
@@ -43,7 +46,8 @@ class ScratchConfig:
         intermediate_size: width of the feed-forward block.
         vocab_size: upper bound on the trained vocabulary.
         max_tokens: positions, special tokens included.
-        embedding_init: ``random``, or ``svd`` of the corpus' term-sentence matrix.
+        embedding_init: ``random``; ``svd`` of the corpus' term-sentence matrix; or ``lsa``, where besides the
+            embeddings attention and LM head start so that the encoder averages them (see `lsa_start`).
         dropout: of states and of attention.
 
     Raises:
@@ -56,12 +60,13 @@ class ScratchConfig:
     intermediate_size: int = 1024
     vocab_size: int = 8000
     max_tokens: int = 128
-    embedding_init: Literal["random", "svd"] = "random"
+    embedding_init: EmbeddingInit = "random"
     dropout: float = 0.1
 
     def __post_init__(self) -> None:
-        if self.embedding_init not in ("random", "svd"):
-            raise ValueError(f"embedding_init {self.embedding_init!r} is unknown; choose random or svd")
+        if self.embedding_init not in get_args(EmbeddingInit):
+            names = ", ".join(get_args(EmbeddingInit))
+            raise ValueError(f"embedding_init {self.embedding_init!r} is unknown; choose one of {names}")
         for name in (
             "num_layers",
             "hidden_size",
@@ -152,7 +157,7 @@ def build_scratch_encoder(
         texts: a sample of the corpus, needed for the SVD start; a bounded number is read.
 
     Raises:
-        ValueError: if the SVD start has no texts.
+        ValueError: if an SVD start has no texts.
     """
     tokenizer.model_max_length = config.max_tokens
     bert = BertConfig(
@@ -169,16 +174,22 @@ def build_scratch_encoder(
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(fold_key("scratch", seed) >> 1)
         backbone = BertModel(bert, add_pooling_layer=False)
-    if config.embedding_init == "svd":
+    head = None
+    if config.embedding_init != "random":
         if texts is None:
-            raise ValueError("embedding_init 'svd' needs texts; pass a sample of the corpus")
+            raise ValueError(
+                f"embedding_init {config.embedding_init!r} needs texts; pass a sample of the corpus"
+            )
         sample = list(islice(texts, _SVD_SENTENCES))
-        table = word_embeddings(backbone).weight
-        start = svd_embeddings(sample, tokenizer, config=config, seed=seed)
-        with torch.no_grad():
-            known = np.flatnonzero(np.abs(start).sum(1) > 0)
-            table[torch.from_numpy(known)] = torch.from_numpy(start[known])
-    return SentenceEncoder(backbone, tokenizer, pooling=pooling, max_tokens=config.max_tokens)
+        factors = svd_embeddings(sample, tokenizer, config=config, seed=seed)
+        if config.embedding_init == "lsa":
+            start_as_lsa(backbone, factors)
+            head = lsa_head(backbone, sample, tokenizer, max_tokens=config.max_tokens)
+        else:
+            known = np.flatnonzero(np.abs(factors).sum(1) > 0)
+            with torch.no_grad():
+                word_embeddings(backbone).weight[torch.from_numpy(known)] = torch.from_numpy(factors[known])
+    return SentenceEncoder(backbone, tokenizer, pooling=pooling, max_tokens=config.max_tokens, lm_head=head)
 
 
 def svd_embeddings(

@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from tsdae_core.scratch import ScratchConfig, build_scratch_encoder, train_tokenizer
+from tsdae_core.tokens import tokenize_texts
 
 SMALL = {"num_layers": 1, "hidden_size": 16, "num_heads": 2, "intermediate_size": 32, "max_tokens": 32}
 
@@ -52,6 +53,26 @@ def test_the_svd_start_brings_texts_of_one_topic_together():
         ScratchConfig(**SMALL, embedding_init="svd"), tokenizer, pooling="mean", seed=0, texts=texts
     ).backbone.embeddings.word_embeddings.weight
     assert float(table.detach().std()) == pytest.approx(0.02, rel=0.3)
+
+
+def test_the_lsa_start_averages_factors_in_cls_and_brings_a_head_that_reads_them(texts, tokenizer):
+    config = ScratchConfig(**SMALL, embedding_init="lsa", dropout=0.0)
+    encoder = build_scratch_encoder(config, tokenizer, pooling="cls", seed=0, texts=texts)
+    rows = encoder.backbone.embeddings.word_embeddings.weight.detach().norm(dim=1)
+    seen = np.unique(tokenize_texts(texts, tokenizer, max_tokens=config.max_tokens).ids.values)
+    assert rows[torch.from_numpy(seen)].numpy() == pytest.approx(1.6, abs=1e-4)
+    for layer in encoder.backbone.encoder.layer:
+        assert torch.equal(layer.attention.self.value.weight, torch.eye(config.hidden_size))
+    head = encoder.lm_head
+    assert head is not None
+    assert torch.equal(head.dense.weight, torch.eye(config.hidden_size))
+    assert float(head.bias.detach().exp().sum()) == pytest.approx(1.0, abs=1e-4)
+    # Sentences that share words are nearer than others already.
+    same, other = (
+        encoder.encode(["a b c d", "a b c e", "w x y z"], normalize=True)[[1, 2]]
+        @ encoder.encode(["a b c d"], normalize=True)[0]
+    )
+    assert same > other
 
 
 def test_bad_shapes_are_refused(tokenizer):

@@ -125,9 +125,10 @@ def test_order_differs_between_epochs_and_seeds(plan, epoch):
     assert len({tuple(rows) for rows in order}) == 3
 
 
-def test_lanes_of_equal_length_walk_in_orders_of_their_own():
-    plan = LanePlan(num_rows=200, batch_size=4, num_lanes=4, seed=3)
-    orders = {tuple(plan.rows(lane, 0, 0, 50) - plan.lane_range(lane)[0]) for lane in range(4)}
+@pytest.mark.parametrize("lane_rows", [7, 50])
+def test_lanes_of_equal_length_walk_in_orders_of_their_own(lane_rows):
+    plan = LanePlan(num_rows=4 * lane_rows, batch_size=4, num_lanes=4, seed=3)
+    orders = {tuple(plan.rows(lane, 0, 0, lane_rows) - plan.lane_range(lane)[0]) for lane in range(4)}
     assert len(orders) == 4
 
 

@@ -117,6 +117,18 @@ def test_every_row_is_kept_once_or_set_aside_with_file_row_and_reason(tmp_path):
     assert "2 duplicate" in note
 
 
+@pytest.mark.parametrize("piece_bytes", [10, 1 << 20])
+def test_a_row_set_aside_is_named_by_its_place_in_the_whole_file(tmp_path, monkeypatch, piece_bytes):
+    monkeypatch.setattr(prepare_module, "_PIECE_BYTES", piece_bytes)
+    texts = [f"text {i}" for i in range(40)]
+    texts[9] = texts[23] = None
+    texts[38] = texts[1]
+    pq.write_table(pa.table({"text": texts}), tmp_path / "a.parquet", row_group_size=10)
+    run(tmp_path / "a.parquet", tmp_path / "w")
+    rows = {row["row"]: row["reason"] for row in dropped_of(tmp_path / "w")}
+    assert rows == {9: "null", 23: "null", 38: "duplicate"}
+
+
 def test_rows_set_aside_carry_an_excerpt_of_their_text(tmp_path):
     write_rows(tmp_path / "a.jsonl", [("1", "y" * 9_000), ("2", "fine text")])
     run(tmp_path / "a.jsonl", tmp_path / "w", max_chars=100)

@@ -146,6 +146,12 @@ def test_one_two_and_four_workers_get_the_same_global_batches_and_noise(tmp_path
     alone = global_steps(1)
     epoch = alone[: plan.steps_per_epoch]
     assert sorted(row for step in epoch for row, kind in step if kind == "source") == row_ids.tolist()
+    for step, found in enumerate(alone):
+        for (row_id, kind), noised in found.items():
+            row = tokens.take([(row_id - 3) // 7])
+            epoch = step // plan.steps_per_epoch
+            batch = objective.make_batch(row, np.array([row_id]), seed=5, epoch=epoch)
+            assert batch[f"{kind}_ids"].tobytes() == noised
     assert global_steps(2) == alone
     assert global_steps(4) == alone
     for first_step in range(1, num_steps):

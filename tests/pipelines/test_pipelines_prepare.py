@@ -400,8 +400,13 @@ def test_bad_files_are_set_aside_as_a_whole_counted_and_named(tmp_path):
 
 def test_bad_files_fail_the_stage_unless_they_are_to_be_skipped(tmp_path):
     bad_files(tmp_path / "in")
-    with pytest.raises(InputError):
+    for name in ("empty.parquet", "other.parquet", "number.parquet"):
+        with pytest.raises(InputError, match=r"\.parquet"):
+            run(tmp_path / "in", tmp_path / "w", id_column="id")
+        (tmp_path / "in" / name).unlink()
+    with pytest.raises(InputError, match=r"late\.jsonl' line 2"):
         run(tmp_path / "in", tmp_path / "w", id_column="id")
+    assert not (tmp_path / "w/corpus").exists()
 
 
 def test_nothing_but_bad_files_tells_the_reason_of_the_first(tmp_path):

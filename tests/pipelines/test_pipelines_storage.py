@@ -94,11 +94,12 @@ def test_a_failed_write_to_an_object_store_leaves_no_half_object(monkeypatch):
     place = in_memory()
     with (place / "b.bin").write_atomically() as target:
         assert target == place / "b.bin"
+        assert names_below(place) == []
     with pytest.raises(CutError):
         write_half(place / "a.bin")
     assert names_below(place) == []
-    (place / "a.bin").write_bytes(b"whole")
-    assert (place / "a.bin").read_bytes() == b"whole"
+    (place / "a.json.gz").write_bytes(b"whole")
+    assert (place / "a.json.gz").read_bytes() == b"whole"
 
 
 def test_delete_removes_files_and_folders_and_minds_neither_twice(place):

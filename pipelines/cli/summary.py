@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
+import shutil
+import sys
 from collections.abc import Sequence
 from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
 from rich.console import Console
@@ -33,7 +37,7 @@ def print_summary(config: RunConfig, console: Console) -> None:
         _print_examples(content["examples"], console)
         example = content["examples"][0]["query"] if content["examples"] else None
     _print_places(config, workspace, console)
-    _print_next(workspace, example, console)
+    _print_next(config.workspace, workspace, example, console)
 
 
 def _print_scores(task: dict[str, Any], console: Console) -> None:
@@ -93,12 +97,14 @@ def _print_places(config: RunConfig, workspace: Location, console: Console) -> N
         console.print(f"  {name:<8} {place}", markup=False, soft_wrap=True)
 
 
-def _print_next(workspace: Location, example: str | None, console: Console) -> None:
+def _print_next(given: str, workspace: Location, example: str | None, console: Console) -> None:
+    """Commands as this user can type them: with the environment's folder where it is not activated."""
     console.print("\nTry next", style="bold")
     query = (example or "how to read a file").replace('"', "'")
-    commands = [f'tsdae search --workspace {workspace} "{query}"']
+    folder = "" if shutil.which("tsdae") else os.path.relpath(Path(sys.executable).parent) + os.sep
+    commands = [f'{folder}tsdae search --workspace {given} "{query}"']
     if workspace.is_local:
-        commands.append(f"mlflow ui --backend-store-uri sqlite:///{workspace / 'mlflow.db'}")
+        commands.append(f"{folder}mlflow ui --backend-store-uri sqlite:///{workspace / 'mlflow.db'}")
     for command in commands:
         console.print(f"  {command}", markup=False, soft_wrap=True)
 

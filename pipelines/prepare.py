@@ -137,7 +137,7 @@ def _run(
         + (f" (dropped: {drops})" if drops else "")
     )
     if skipped:
-        reporter.note(f"{stage.stage}: {len(skipped):,} bad files skipped, the first: {next(iter(skipped))}")
+        reporter.note(f"{stage.stage}: bad files skipped: {len(skipped):,}, the first: {next(iter(skipped))}")
     return manifest
 
 

@@ -394,7 +394,7 @@ def test_bad_files_are_set_aside_as_a_whole_counted_and_named(tmp_path):
     for row in rows:
         assert row["file"] in row["text"]
         assert row["row"] is None
-    assert "5 bad files skipped, the first: empty.parquet" in note
+    assert "bad files skipped: 5, the first: empty.parquet" in note
     assert "kept by nobody" not in texts_of(tmp_path / "w", manifest)
 
 

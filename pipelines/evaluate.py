@@ -65,7 +65,14 @@ def evaluate(config: RunConfig, workspace: Location, *, reporter: Reporter) -> M
         return manifest
     embed(config, workspace, reporter=reporter, encoder_folder="start", vectors_folder="vectors_start")
     stage.begin()
-    worker = EvaluationTask(workspace, documents_place, documents, stage.folder, config.evaluate.top_k)
+    worker = EvaluationTask(
+        workspace,
+        documents_place,
+        documents,
+        stage.folder,
+        config.evaluate.top_k,
+        config.index.metric,
+    )
     cells = {
         cell_name(i, j): {"task": task, "system": system}
         for i, task in enumerate(tasks)

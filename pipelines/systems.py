@@ -18,6 +18,7 @@ from indexing.evaluation.run import run_of_hits
 from indexing.evaluation.tasks import RetrievalTask
 from indexing.exact import exact_search, normalize_rows
 from indexing.hits import NO_HIT, Hits
+from indexing.plan import Metric
 from indexing.store import open_index
 from indexing.vectors import read_vectors
 from pipelines.collection import iterate_shards, read_rows
@@ -62,6 +63,7 @@ class EvaluationTask:
     manifest: Manifest
     output: Location
     top_k: int
+    metric: Metric
 
     def __call__(self) -> ShardFunction:
         """The function that runs one cell, for `run_shards`."""
@@ -104,11 +106,15 @@ class EvaluationTask:
         return len(judged) - len(present)
 
     def blocks(self, vectors: str) -> Iterator[tuple[NDArray[np.int64], NDArray[np.float32]]]:
-        """Normalised vectors of the documents, shard by shard."""
+        """Vectors of the documents, shard by shard, ready for inner product."""
         for shard in self.manifest.shards:
             place = self.workspace / vectors / f"{shard.name}.parquet"
             row_ids, rows = read_vectors(place.filesystem, place.path)
-            yield row_ids, normalize_rows(rows)
+            yield row_ids, self.comparable(rows)
+
+    def comparable(self, vectors: NDArray[np.float32]) -> NDArray[np.float32]:
+        """Vectors whose inner product is the metric: normalised for cosine, as they are otherwise."""
+        return normalize_rows(vectors) if self.metric == "cosine" else vectors
 
 
 def cell_name(task_number: int, system_number: int) -> str:
@@ -122,7 +128,7 @@ def measures_for(top_k: int) -> list[Measure]:
 
 
 def _exact(task: EvaluationTask, system: System, queries: list[str]) -> Hits:
-    vectors = normalize_rows(_encode(task.workspace / system.encoder, queries))
+    vectors = task.comparable(_encode(task.workspace / system.encoder, queries))
     return exact_search(vectors, task.blocks(system.vectors), task.top_k)
 
 

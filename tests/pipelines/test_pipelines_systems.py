@@ -1,0 +1,56 @@
+"""The systems of an evaluation: exact search ranks by the index's metric, and judged documents must be there."""
+
+import dataclasses
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from indexing.evaluation.tasks import RetrievalTask
+from indexing.vectors import write_vectors
+from pipelines.errors import InputError
+from pipelines.manifest import Manifest, ShardRecord
+from pipelines.prepare import write_parquet
+from pipelines.storage import Location
+from pipelines.systems import EvaluationTask, cell_name
+
+
+@pytest.fixture
+def task(tmp_path):
+    place = Location.parse(tmp_path)
+    rows = {"row_id": pa.array([0, 1], pa.int64()), "doc_id": ["near", "long"]}
+    write_parquet((place / "documents").make_dir() / "part-00000.parquet", pa.table(rows))
+    vectors = np.array([[1.0, 0.0], [3.0, 3.0]], np.float32)
+    target = (place / "vectors").make_dir() / "part-00000.parquet"
+    write_vectors(target.filesystem, target.path, [0, 1], vectors, dtype="float32")
+    shard = ShardRecord(name="part-00000", num_rows=2, digest="")
+    manifest = Manifest(
+        stage="documents", fingerprint="", config={}, inputs={}, counts={"rows_kept": 2}, shards=(shard,)
+    )
+    return EvaluationTask(place, place / "documents", manifest, place / "report", 2, "cosine")
+
+
+@pytest.mark.parametrize(("metric", "best"), [("cosine", 0), ("inner_product", 1)])
+def test_exact_search_ranks_by_the_metric_of_the_index(task, monkeypatch, metric, best):
+    from pipelines import systems
+
+    query = np.array([[2.0, 0.1]], np.float32)
+    monkeypatch.setattr(systems, "_encode", lambda *_: query)
+    system = systems.System(name="x", kind="exact", encoder="encoder", vectors="vectors")
+    hits = systems._exact(dataclasses.replace(task, metric=metric), system, ["a query"])
+    assert hits.ids[0, 0] == best
+
+
+def test_judged_documents_outside_the_collection_are_counted_and_all_of_them_refused(task):
+    def judged(*doc_ids):
+        return RetrievalTask("t", ["q"], ["a query"], {"q": dict.fromkeys(doc_ids, 1)})
+
+    assert task._missing_documents(judged("near")) == 0
+    assert task._missing_documents(judged("near", "gone")) == 1
+    with pytest.raises(InputError, match="none of its 2 judged documents"):
+        task._missing_documents(judged("gone", "also gone"))
+
+
+def test_names_of_cells_sort_like_their_numbers():
+    names = [cell_name(i, j) for i in (0, 2, 10) for j in (0, 3)]
+    assert names == sorted(names)

@@ -1,4 +1,4 @@
-"""The systems of an evaluation: exact search ranks by the index's metric, and judged documents must be there."""
+"""The systems of an evaluation: exact search by the index's metric, and documents that are not there."""
 
 import dataclasses
 

@@ -6,6 +6,7 @@ Owns the look of progress only; what is counted is the caller's.
 from __future__ import annotations
 
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -38,7 +39,7 @@ class Reporter:
             tracker.line(final=True)
 
 
-class Tracker:
+class Tracker(ABC):
     """Counts finished units; `note` is shown beside the count (for instance the loss)."""
 
     def __init__(self, *, total: int, unit: str):
@@ -70,9 +71,9 @@ class Tracker:
         """Units per second since the start; 0 where a restart has set the count back."""
         return max(0, self.done - self.initial) / max(time.monotonic() - self.started_s, 1e-9)
 
+    @abstractmethod
     def show(self, note: str) -> None:
         """Draws the present state."""
-        raise NotImplementedError
 
 
 def _bar(console: Console) -> Progress:

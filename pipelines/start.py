@@ -10,10 +10,11 @@ import tempfile
 from pathlib import Path
 
 from pipelines.collection import sample_texts
-from pipelines.config import ModelConfig, RunConfig
+from pipelines.config import RunConfig
 from pipelines.config_values import config_to_dict
 from pipelines.errors import InputError
 from pipelines.manifest import Manifest, StageFolder
+from pipelines.model_config import ModelConfig
 from pipelines.progress import Reporter
 from pipelines.storage import Location
 from tsdae_core.encoder import SentenceEncoder

@@ -15,7 +15,7 @@ import ray.train
 from ray.exceptions import RayError
 from ray.train.torch import TorchTrainer
 
-from pipelines.config import RunConfig, TrainConfig
+from pipelines.config import RunConfig
 from pipelines.config_io import config_to_yaml
 from pipelines.config_values import config_to_dict
 from pipelines.lanes import LanePlan
@@ -27,6 +27,7 @@ from pipelines.start import resolve_start
 from pipelines.storage import Location
 from pipelines.token_shards import TokenRows, tokenize
 from pipelines.tracking import Tracker
+from pipelines.train_config import TrainConfig
 from pipelines.train_worker import ENCODER_FOLDER, LOG_NAME, TrainJob, train_worker
 from tsdae_core.encoder import SentenceEncoder
 from tsdae_core.mlm import MlmConfig

@@ -22,13 +22,13 @@ import torch.distributed
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from pipelines.config import TrainConfig
 from pipelines.lanes import LanePlan, step_digest
 from pipelines.manifest import Manifest
 from pipelines.storage import Location
 from pipelines.stream import StepBatch, batch_stream, micro_batches
 from pipelines.token_shards import TokenRows, read_validation
 from pipelines.tracking import Tracker
+from pipelines.train_config import TrainConfig
 from tsdae_core.batch import Batch
 from tsdae_core.checkpoint import load_training_state, save_training_state
 from tsdae_core.encoder import SentenceEncoder

@@ -1,0 +1,29 @@
+"""The configuration of the encoder that training starts from."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+from pipelines.collection_config import require
+from tsdae_core.scratch import ScratchConfig
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelConfig:
+    """The encoder that training starts from.
+
+    start: "small" (the encoder that ships with the project), "scratch" (built here, tokenizer trained on
+    the corpus), a local checkpoint or sentence-transformers folder, or a hub name.
+    pooling: how token states become the sentence vector; the paper uses cls.
+    max_tokens: texts are cut to this many tokens, special ones included.
+    """
+
+    start: str = "small"
+    pooling: Literal["cls", "mean", "max"] = "cls"
+    max_tokens: int = 75
+    scratch: ScratchConfig = field(default_factory=ScratchConfig)
+
+    def __post_init__(self) -> None:
+        require(self.max_tokens >= 4, "max_tokens must be at least 4")
+        require(bool(self.start), "start must name an encoder: small, scratch, a folder or a hub name")

@@ -8,7 +8,8 @@ Works on arrays and plain files; knows nothing of torch, Ray, MLflow or training
     exact           exact search, the oracle; normalising
     plan            size of the corpus -> FAISS factory, training sample, search settings to try
     build           train, add, merge, tune
-    search          one FAISS index under the tie rule
+    search          one FAISS index under the tie rule, exact re-scoring, selections of rows
+    vector_files    full vectors by row id from memory maps
     store           the index folder, opening it, the encoder check
     faiss_library   the only file that touches FAISS
     bm25, fusion    lexical search and rank fusion, same hits

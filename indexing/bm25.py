@@ -20,7 +20,7 @@ import bm25s.stopwords
 import numpy as np
 import numpy.typing as npt
 
-from indexing.arrays import Float32Array, Int64Array, as_row_ids
+from indexing.arrays import BoolArray, Float32Array, Int64Array, as_row_ids
 from indexing.hits import Hits, top_k_of_pairs
 
 DEFAULT_K1 = 0.9
@@ -88,17 +88,22 @@ class BM25Searcher:
             scorer.index((token_ids, vocabulary or {"": 0}), create_empty_token=False, show_progress=False)
         return cls(scorer, ids, tokenizer)
 
-    def retrieve(self, texts: Sequence[str], k: int) -> Hits:
+    def select(self, row_ids: npt.ArrayLike) -> BoolArray:
+        """The texts that a search may find, for `retrieve`: bool[n], true for those with one of these ids."""
+        return np.isin(self._row_ids, as_row_ids(row_ids, what="BM25 selection"))
+
+    def retrieve(self, texts: Sequence[str], k: int, *, selection: BoolArray | None = None) -> Hits:
         """The best k texts for each query that share a word with it, by score, then id.
 
         A query that is empty or has no known word gets no hits. A word said twice in the query counts twice.
+        With a `selection` (from `select`) only its texts are found, with the scores they have among all.
 
         Raises:
             ValueError: k < 1.
         """
         rows, ids, scores = [np.empty(0, np.int64)], [np.empty(0, np.int64)], [np.empty(0, np.float32)]
         for number, text in enumerate(texts):
-            positions, found = self._score(text, k)
+            positions, found = self._score(text, k, selection)
             rows.append(np.full(len(positions), number, dtype=np.int64))
             ids.append(self._row_ids[positions])
             scores.append(found)
@@ -116,8 +121,8 @@ class BM25Searcher:
         (root / _SETTINGS_FILE).write_text(settings + "\n", encoding="utf-8")
 
     @classmethod
-    def load(cls, folder: Path | str) -> "BM25Searcher":
-        """Open what `save` wrote.
+    def load(cls, folder: Path | str, *, mmap: bool = False) -> "BM25Searcher":
+        """Open what `save` wrote; with `mmap` the postings stay on disk until a query touches them.
 
         Raises:
             FileNotFoundError: no complete BM25 index in the folder.
@@ -127,19 +132,21 @@ class BM25Searcher:
         if not (root / _SETTINGS_FILE).exists():
             raise FileNotFoundError(f"no complete BM25 index in {root} ({_SETTINGS_FILE} is missing)")
         settings = json.loads((root / _SETTINGS_FILE).read_text(encoding="utf-8"))
-        scorer = bm25s.BM25.load(root, show_progress=False)
-        row_ids = np.load(root / _ROW_IDS_FILE, allow_pickle=False)
+        scorer = bm25s.BM25.load(root, mmap=mmap, show_progress=False)
+        row_ids = np.load(root / _ROW_IDS_FILE, mmap_mode="r" if mmap else None, allow_pickle=False)
         if len(row_ids) != int(scorer.scores["num_docs"]):
             raise ValueError(f"{root}: the files are of different builds; build the BM25 index again")
         return cls(scorer, row_ids, Tokenizer(**settings))
 
-    def _score(self, text: str, k: int) -> tuple[Int64Array, Float32Array]:
+    def _score(self, text: str, k: int, selection: BoolArray | None) -> tuple[Int64Array, Float32Array]:
         """Positions and scores of at least the k best matching texts, ties at place k included."""
         words = self._tokenizer.words_of(text)
         known = [self._scorer.vocab_dict[word] for word in words if word in self._scorer.vocab_dict]
         if not known:
             return np.empty(0, np.int64), np.empty(0, np.float32)
         scores: Float32Array = self._scorer.get_scores_from_ids(known)
+        if selection is not None:
+            scores = np.where(selection, scores, np.float32(0))
         floor = np.float32(0)
         if 0 < k < len(scores):
             floor = np.partition(scores, len(scores) - k)[len(scores) - k]

@@ -23,6 +23,8 @@ faiss: Any = faiss_module
 
 # A faiss.Index of any kind.
 FaissIndex: TypeAlias = Any
+# A faiss.IDSelector of any kind.
+FaissSelector: TypeAlias = Any
 
 
 @contextmanager
@@ -109,15 +111,43 @@ def stored_vectors(storage: FaissIndex, positions: Int64Array) -> Float32Array:
 
 
 def search_positions(
-    inner: FaissIndex, vectors: Float32Array, k: int, params: SearchParams
+    inner: FaissIndex,
+    vectors: Float32Array,
+    k: int,
+    params: SearchParams,
+    *,
+    selector: FaissSelector | None = None,
 ) -> tuple[Float32Array, Int64Array]:
     """FAISS's own search: scores float32[nq, k] and labels int64[nq, k], -1 where nothing was found.
 
     Labels are positions for an index taken out of its id map, row ids for IVF types. Order among equal
     scores is FAISS's. `params` apply to this call alone, so threads may search with different ones.
+    With a `selector` (see `supports_selector`) only its rows are looked at.
     """
-    scores, labels = inner.search(vectors, k, params=_faiss_params(inner, params))
+    scores, labels = inner.search(vectors, k, params=_faiss_params(inner, params, selector))
     return scores, labels
+
+
+def supports_selector(inner: FaissIndex) -> bool:
+    """Whether this type can search a part of its rows; product codes without inverted lists cannot."""
+    inner = faiss.downcast_index(inner)
+    if isinstance(inner, faiss.IndexRefine):
+        return supports_selector(inner.base_index)
+    if isinstance(inner, faiss.IndexPreTransform):
+        return supports_selector(inner.index)
+    return isinstance(inner, faiss.IndexIVF | faiss.IndexHNSW | faiss.IndexFlat | faiss.IndexScalarQuantizer)
+
+
+def select_positions(positions: Int64Array, num_rows: int) -> FaissSelector:
+    """A selector of these positions among `num_rows`: one bit for each row of the index."""
+    mask = np.zeros(num_rows, dtype=bool)
+    mask[positions] = True
+    return faiss.IDSelectorBitmap(np.packbits(mask, bitorder="little"))
+
+
+def select_row_ids(row_ids: Int64Array) -> FaissSelector:
+    """A selector of these ids, for types that keep row ids themselves."""
+    return faiss.IDSelectorBatch(row_ids)
 
 
 def merge_into(target: FaissIndex, other: FaissIndex, *, renumber: bool = False) -> None:
@@ -208,20 +238,21 @@ def read_faiss_file(path: Path, *, mmap: bool = False) -> FaissIndex:
         raise ValueError(f"{path} is not a readable FAISS index: {_reason(error)}") from error
 
 
-def _faiss_params(inner: FaissIndex, params: SearchParams) -> Any:
+def _faiss_params(inner: FaissIndex, params: SearchParams, selector: FaissSelector | None) -> Any:
+    chosen = {} if selector is None else {"sel": selector}
     if isinstance(inner, faiss.IndexRefine):
         return faiss.IndexRefineSearchParameters(
             k_factor=float(params.refine_factor or 1),
-            base_index_params=_faiss_params(faiss.downcast_index(inner.base_index), params),
+            base_index_params=_faiss_params(faiss.downcast_index(inner.base_index), params, selector),
         )
     if isinstance(inner, faiss.IndexPreTransform):
-        nested = _faiss_params(faiss.downcast_index(inner.index), params)
+        nested = _faiss_params(faiss.downcast_index(inner.index), params, selector)
         return faiss.SearchParametersPreTransform(index_params=nested) if nested is not None else None
-    if isinstance(inner, faiss.IndexIVF) and params.num_probes is not None:
-        return faiss.SearchParametersIVF(nprobe=params.num_probes)
-    if isinstance(inner, faiss.IndexHNSW) and params.ef_search is not None:
-        return faiss.SearchParametersHNSW(efSearch=params.ef_search)
-    return None
+    if isinstance(inner, faiss.IndexIVF) and (chosen or params.num_probes is not None):
+        return faiss.SearchParametersIVF(nprobe=params.num_probes or inner.nprobe, **chosen)
+    if isinstance(inner, faiss.IndexHNSW) and (chosen or params.ef_search is not None):
+        return faiss.SearchParametersHNSW(efSearch=params.ef_search or inner.hnsw.efSearch, **chosen)
+    return faiss.SearchParameters(**chosen) if chosen else None
 
 
 def _parts(index: FaissIndex) -> Iterator[FaissIndex]:

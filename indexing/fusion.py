@@ -1,4 +1,4 @@
-"""Reciprocal rank fusion of several rankings (Cormack, Clarke, Buettcher, SIGIR 2009).
+"""Fusion of several rankings: by reciprocal rank (Cormack, Clarke, Buettcher, SIGIR 2009) or by score.
 
 Knows hits only; must not know which searchers made them.
 """
@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from indexing.arrays import Float64Array
 from indexing.hits import NO_HIT, Hits, top_k_of_pairs
 
 # The constant of the paper; it damps the difference between the first places.
@@ -31,22 +32,69 @@ def reciprocal_rank_fusion(
     Raises:
         ValueError: no ranking, different numbers of queries, or weights that do not fit.
     """
-    if not rankings or len({ranking.num_queries for ranking in rankings}) != 1:
-        raise ValueError("reciprocal_rank_fusion: expected one or more rankings of the same queries")
-    shares = [1.0] * len(rankings) if weights is None else list(weights)
-    if len(shares) != len(rankings) or min(shares) <= 0:
-        raise ValueError(f"reciprocal_rank_fusion: expected {len(rankings)} positive weights, got {weights}")
+    shares = _check(rankings, weights)
     if rank_offset <= 0:
         raise ValueError(f"rank_offset must be positive, got {rank_offset}")
-    rows, ids, scores = [], [], []
-    for ranking, share in zip(rankings, shares, strict=True):
+    scores = [
+        np.broadcast_to(share / (rank_offset + np.arange(ranking.k) + 1.0), ranking.ids.shape)
+        for ranking, share in zip(rankings, shares, strict=True)
+    ]
+    return _summed(rankings, scores, k)
+
+
+def weighted_score_fusion(
+    rankings: Sequence[Hits], k: int, *, weights: Sequence[float] | None = None
+) -> Hits:
+    """Fuse rankings of the same queries: score = weighted sum of scores brought to [0, 1] query by query.
+
+    A ranking's best score becomes 1 and its last 0 (all 1 where they are equal); a row it does not have
+    counts 0 (Bruch, Gai, Ingber, An analysis of fusion functions for hybrid retrieval, TOIS 2023). Weights
+    are divided by their sum. Rankings should be deep: what lies below the last place cannot be told apart.
+
+    Args:
+        rankings: at least one, all for the same queries, each possibly of another depth.
+        k: places wanted.
+        weights: one positive weight for each ranking; equal when not given.
+
+    Raises:
+        ValueError: no ranking, different numbers of queries, or weights that do not fit.
+    """
+    shares = _check(rankings, weights)
+    total = sum(shares)
+    scores = [share / total * _unit_scores(ranking) for ranking, share in zip(rankings, shares, strict=True)]
+    return _summed(rankings, scores, k)
+
+
+def _check(rankings: Sequence[Hits], weights: Sequence[float] | None) -> list[float]:
+    if not rankings or len({ranking.num_queries for ranking in rankings}) != 1:
+        raise ValueError("fusion: expected one or more rankings of the same queries")
+    shares = [1.0] * len(rankings) if weights is None else list(weights)
+    if len(shares) != len(rankings) or min(shares) <= 0:
+        raise ValueError(f"fusion: expected {len(rankings)} positive weights, got {weights}")
+    return shares
+
+
+def _unit_scores(ranking: Hits) -> Float64Array:
+    """Scores of each query stretched to [0, 1], float64[nq, k]; anything at empty places."""
+    present = ranking.ids != NO_HIT
+    scores = ranking.scores.astype(np.float64)
+    highest = np.where(present, scores, -np.inf).max(axis=1, initial=-np.inf, keepdims=True)
+    lowest = np.where(present, scores, np.inf).min(axis=1, initial=np.inf, keepdims=True)
+    width = highest - lowest
+    with np.errstate(invalid="ignore", divide="ignore"):
+        return np.where(width > 0, (scores - lowest) / width, 1.0)
+
+
+def _summed(rankings: Sequence[Hits], scores: Sequence[Float64Array], k: int) -> Hits:
+    rows, ids, shares = [], [], []
+    for ranking, parts in zip(rankings, scores, strict=True):
         query_rows, places = np.nonzero(ranking.ids != NO_HIT)
         rows.append(query_rows)
         ids.append(ranking.ids[query_rows, places])
-        scores.append(share / (rank_offset + places + 1.0))
+        shares.append(parts[query_rows, places])
     keys = np.stack([np.concatenate(rows), np.concatenate(ids)])
     pairs, inverse = np.unique(keys, axis=1, return_inverse=True)
-    totals = np.bincount(inverse, weights=np.concatenate(scores), minlength=pairs.shape[1])
+    totals = np.bincount(inverse, weights=np.concatenate(shares), minlength=pairs.shape[1])
     return top_k_of_pairs(
         pairs[0], pairs[1], totals.astype(np.float32), num_queries=rankings[0].num_queries, k=k
     )

@@ -12,12 +12,13 @@ from typing import Any
 
 import numpy.typing as npt
 
-from indexing.arrays import as_vectors, check_finite
+from indexing.arrays import as_row_ids, as_vectors, check_finite
 from indexing.exact import normalize_rows
 from indexing.faiss_library import FaissIndex, read_faiss_file, write_faiss_file
 from indexing.hits import Hits
 from indexing.plan import Metric, SearchParams
-from indexing.search import IndexSearcher
+from indexing.search import FullVectors, IndexSearcher, Selection
+from indexing.vector_files import VectorFiles
 
 INDEX_FILE = "index.faiss"
 METADATA_FILE = "metadata.json"
@@ -54,17 +55,41 @@ class IndexMetadata:
 class VectorIndex:
     """An index opened from its folder; safe to search from several threads."""
 
-    def __init__(self, index: FaissIndex, metadata: IndexMetadata) -> None:
+    def __init__(
+        self, index: FaissIndex, metadata: IndexMetadata, *, full_vectors: VectorFiles | None = None
+    ) -> None:
         self.metadata = metadata
-        self._searcher = IndexSearcher(index, metric=metadata.metric)
+        rows = None if full_vectors is None else self._comparable_rows(full_vectors)
+        self._searcher = IndexSearcher(index, metric=metadata.metric, full_vectors=rows)
 
-    def search(self, vectors: npt.ArrayLike, k: int, *, params: SearchParams | None = None) -> Hits:
+    @property
+    def keeps_vectors(self) -> bool:
+        """Whether the index itself holds uncompressed vectors, so that scores are exact without files."""
+        return self._searcher.keeps_vectors
+
+    def select(self, row_ids: npt.ArrayLike) -> Selection:
+        """The rows that a search may find, for `search`; ids that are not in the index are left out.
+
+        Raises:
+            ValueError: not ids.
+        """
+        return self._searcher.select(as_row_ids(row_ids, what="selection"))
+
+    def search(
+        self,
+        vectors: npt.ArrayLike,
+        k: int,
+        *,
+        params: SearchParams | None = None,
+        selection: Selection | None = None,
+    ) -> Hits:
         """The best k rows for each query, ordered by score, then id.
 
         Args:
             vectors: float[nq, d]; normalised here when the metric is cosine.
             k: places wanted; places beyond the rows found hold id -1.
             params: other settings than the tuned ones of the metadata.
+            selection: from `select`; None = all rows.
 
         Raises:
             ValueError: wrong d, NaN or infinity, k < 1.
@@ -73,7 +98,9 @@ class VectorIndex:
         check_finite(queries, row_ids=None, what="queries")
         if self.metadata.metric == "cosine":
             queries = normalize_rows(queries)
-        return self._searcher.search(queries, k, params=params or self.metadata.search_params)
+        return self._searcher.search(
+            queries, k, params=params or self.metadata.search_params, selection=selection
+        )
 
     def check_encoder(self, fingerprint: str) -> None:
         """Refuse queries of another encoder, whose scores would be meaningless.
@@ -87,6 +114,13 @@ class VectorIndex:
                 f"index has {self.metadata.encoder_fingerprint}, the queries come from {fingerprint}; "
                 "search with the encoder that built it, or embed and index the corpus again with this one"
             )
+
+    def _comparable_rows(self, files: VectorFiles) -> FullVectors:
+        if files.dim != self.metadata.dim:
+            raise ValueError(f"the vector files have {files.dim} dimensions, the index {self.metadata.dim}")
+        if self.metadata.metric != "cosine":
+            return files.rows
+        return lambda row_ids: normalize_rows(files.rows(row_ids))
 
 
 def save_index(folder: Path | str, index: FaissIndex, metadata: IndexMetadata) -> None:
@@ -121,11 +155,14 @@ def save_index(folder: Path | str, index: FaissIndex, metadata: IndexMetadata) -
     temporary.replace(root / METADATA_FILE)
 
 
-def open_index(folder: Path | str, *, mmap: bool = True) -> VectorIndex:
+def open_index(
+    folder: Path | str, *, mmap: bool = True, full_vectors: VectorFiles | None = None
+) -> VectorIndex:
     """Open an index folder for searching.
 
     Args:
         folder: local path.
+        full_vectors: the vectors as embedded; candidates of a compressed index are scored again with them.
         mmap: leave codes and vectors on disk until a search touches them; opens in milliseconds, and the
             files must stay in place while the index is open. False reads everything into memory.
 
@@ -146,7 +183,7 @@ def open_index(folder: Path | str, *, mmap: bool = True) -> VectorIndex:
         raise ValueError(
             f"{root}: {INDEX_FILE} and {METADATA_FILE} are of different builds; build the index again"
         )
-    return VectorIndex(index, metadata)
+    return VectorIndex(index, metadata, full_vectors=full_vectors)
 
 
 def _read_metadata(root: Path) -> tuple[IndexMetadata, int]:

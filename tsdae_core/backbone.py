@@ -1,22 +1,24 @@
-"""The Transformer under the encoder: loading it, and the general (padded) way to run it.
+"""The Transformer under the encoder: the families that are supported and where their parts are.
 
-Owns which parts of a Hugging Face model we touch, per family, and the call with a bidirectional or a causal
-mask (the latter 4-D and additive). Knows nothing of pooling, decoders or losses.
-
-Shapes: B sentences, L padded length, T real tokens of all sentences, D width.
+Owns which parts of a Hugging Face model we touch, per family. Knows nothing of masks, pooling, decoders or
+losses; the two ways to run a backbone are in packed.py and padded.py.
 """
 
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Literal
 
-import torch
 from torch import Tensor, nn
 from transformers import AutoModel
+
+# Called as add_vector(layer_index, states [rows, width]) after each self-attention block; returns new states.
+AddVector = Callable[[int, Tensor], Tensor]
+
+_RECOMPUTE = "tsdae_recomputes_layers"
 
 
 @dataclass(frozen=True)
@@ -34,6 +36,7 @@ class Family:
             embeddings by the mask, so that embeddings and encoder are called one after the other.
         kind: ``encoder`` for a model of its own, ``half`` for the encoder half of an encoder-decoder (T5,
             BART), ``body`` for a decoder-only body, which gets a full mask for the encoding pass.
+        autocast: False where the backbone's own code fails under bf16 autocast and so runs in fp32 there.
     """
 
     layers: str
@@ -43,6 +46,7 @@ class Family:
     packed: bool = False
     mask_dims: int = 4
     kind: Literal["encoder", "half", "body"] = "encoder"
+    autocast: bool = True
 
 
 _BERT = Family("encoder.layer", "attention", packed=True)
@@ -66,7 +70,7 @@ FAMILIES: dict[str, Family] = {
     "jina_embeddings_v3": Family("layers", "post_attention_layernorm", positions="own"),
     "modernbert": Family("layers", "attn", post_norm=False, positions="own"),
     "eurobert": Family("layers", "self_attn", post_norm=False, positions="own"),
-    "deberta": Family("encoder.layer", "attention", positions="own", mask_dims=3),
+    "deberta": Family("encoder.layer", "attention", positions="own", mask_dims=3, autocast=False),
     "deberta-v2": Family("encoder.layer", "attention", positions="own", mask_dims=3),
     "t5": Family("block", "layer.0", post_norm=False, positions="own", kind="half"),
     "bart": Family("layers", "self_attn_layer_norm", positions="own", kind="half"),
@@ -221,65 +225,11 @@ def max_positions(backbone: nn.Module) -> int | None:
     return None if size is None else int(size) - first_position(backbone)
 
 
-def run_padded(backbone: nn.Module, ids_T: Tensor, lengths_B: Tensor, *, causal: bool) -> Tensor:
-    """Run the backbone through its own forward and return the last hidden states of real tokens [T, D].
-
-    Args:
-        backbone: a Hugging Face encoder.
-        ids_T: int64 token ids, sentence after sentence.
-        lengths_B: int64 lengths, none of them zero.
-        causal: hide later tokens of the same sentence from earlier ones.
-    """
-    real_BL = real_mask(lengths_B)
-    ids_BL = ids_T.new_zeros(real_BL.shape)
-    ids_BL[real_BL] = ids_T
-    dtype = word_embeddings(backbone).weight.dtype
-    if causal and family_of(backbone).mask_dims == 3:
-        return _run_with_3d_mask(backbone, ids_BL, real_BL)[real_BL]
-    if causal:
-        mask = causal_mask(real_BL, dtype=dtype)
-    elif family_of(backbone).kind == "body":
-        mask = additive_mask(real_BL[:, None, None, :].expand(-1, 1, real_BL.shape[1], -1), dtype=dtype)
-    else:
-        mask = real_BL.long()
-    inputs: dict[str, Tensor] = {"input_ids": ids_BL, "attention_mask": mask}
-    if family_of(backbone).positions != "own":
-        positions_L = torch.arange(real_BL.shape[1], device=ids_T.device) + first_position(backbone)
-        inputs["position_ids"] = positions_L.expand(real_BL.shape)
-    hidden_BLD: Tensor = backbone(**inputs).last_hidden_state
-    return hidden_BLD[real_BL]
+def recompute_layers(backbone: nn.Module) -> None:
+    """Have every layer computed again in the backward pass, on the packed and the general path."""
+    setattr(backbone, _RECOMPUTE, True)
 
 
-def _run_with_3d_mask(backbone: nn.Module, ids_BL: Tensor, real_BL: Tensor) -> Tensor:
-    embed, encode = backbone.get_submodule("embeddings"), backbone.get_submodule("encoder")
-    if getattr(encode, "conv", None) is not None:
-        raise ValueError("this DeBERTa has a convolution, which sees later tokens; choose one without")
-    embedded = embed(input_ids=ids_BL, token_type_ids=torch.zeros_like(ids_BL), mask=real_BL.long())
-    seen_BLL = (real_BL[:, None, :] & _earlier(real_BL)).long()
-    hidden_BLD: Tensor = encode(embedded, seen_BLL, return_dict=True).last_hidden_state
-    return hidden_BLD
-
-
-def _earlier(real_BL: Tensor) -> Tensor:
-    length = real_BL.shape[1]
-    return torch.ones(length, length, dtype=torch.bool, device=real_BL.device).tril()
-
-
-def real_mask(lengths_B: Tensor) -> Tensor:
-    """Return bool[B, L], True on real tokens of right-padded rows."""
-    return torch.arange(int(lengths_B.max()), device=lengths_B.device) < lengths_B[:, None]
-
-
-def causal_mask(real_BL: Tensor, *, dtype: torch.dtype) -> Tensor:
-    """Return [B, 1, L, L] with 0 where a query may look at a key and the lowest number elsewhere.
-
-    Additive, because several families read a boolean 4-D mask wrongly and leak later tokens.
-    """
-    return additive_mask(real_BL[:, None, None, :] & _earlier(real_BL), dtype=dtype)
-
-
-def additive_mask(seen: Tensor, *, dtype: torch.dtype) -> Tensor:
-    """Return 0 where ``seen`` is True and the lowest number elsewhere."""
-    return torch.zeros(seen.shape, dtype=dtype, device=seen.device).masked_fill_(
-        ~seen, torch.finfo(dtype).min
-    )
+def recomputes_layers(backbone: nn.Module) -> bool:
+    """Tell whether `recompute_layers` was called for this backbone (or the one it is a copy of)."""
+    return bool(getattr(backbone, _RECOMPUTE, False))

@@ -9,16 +9,15 @@ Shapes: B sentences, T packed tokens, D width, S width of the sentence vector, H
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any, Literal
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from tsdae_core.backbone import backbone_config, family_of, first_layers, layers_of, norm_eps, run_padded
+from tsdae_core.backbone import backbone_config, family_of, first_layers, layers_of, norm_eps
 from tsdae_core.packed import FusedProjections, PackedPlan, run_packed
+from tsdae_core.padded import run_padded
 
 BottleneckInit = Literal["random", "identity"]
 
@@ -115,39 +114,18 @@ def decode_packed(
 def decode_padded(
     backbone: nn.Module, bottleneck: nn.ModuleList, vectors_BS: Tensor, ids_T: Tensor, lengths_B: Tensor
 ) -> Tensor:
-    """Return decoder states [T, D], through the backbone's own forward, as many layers as the bottleneck has.
+    """Return decoder states [T, D], through the backbone's own forward.
 
-    Raises:
-        ValueError: under gradient checkpointing, which would run the layers again without the vector.
+    As many layers run as the bottleneck has modules.
     """
-    if getattr(backbone, "is_activation_checkpointing", False) and backbone.training:
-        raise ValueError(
-            "gradient checkpointing needs the packed path, which this backbone has not; switch it off"
-        )
-    with first_layers(backbone, len(bottleneck)), _vector_added(backbone, bottleneck, vectors_BS):
-        return run_padded(backbone, ids_T, lengths_B, causal=True)
+    row = torch.arange(lengths_B.shape[0], device=lengths_B.device).repeat_interleave(int(lengths_B.max()))
 
+    def add_vector(index: int, hidden: Tensor) -> Tensor:
+        added: Tensor = bottleneck[index](hidden, vectors_BS, row)
+        return added
 
-@contextmanager
-def _vector_added(backbone: nn.Module, bottleneck: nn.ModuleList, vectors_BS: Tensor) -> Iterator[None]:
-    """Hook every attention block for one call; the n-th call of any of them belongs to the n-th layer."""
-    path = family_of(backbone).attention
-    calls = iter(bottleneck)
-
-    def hook(_module: nn.Module, _args: Any, output: Any) -> Any:
-        hidden_BLD: Tensor = output[0] if isinstance(output, tuple) else output
-        num_rows, length = hidden_BLD.shape[:2]
-        row = torch.arange(num_rows, device=hidden_BLD.device).repeat_interleave(length)
-        changed = next(calls)(hidden_BLD.flatten(0, 1), vectors_BS, row).view_as(hidden_BLD)
-        return (changed, *output[1:]) if isinstance(output, tuple) else changed
-
-    distinct = dict.fromkeys(layer.get_submodule(path) for layer in layers_of(backbone))
-    handles = [attention.register_forward_hook(hook) for attention in distinct]
-    try:
-        yield
-    finally:
-        for handle in handles:
-            handle.remove()
+    with first_layers(backbone, len(bottleneck)):
+        return run_padded(backbone, ids_T, lengths_B, causal=True, add_vector=add_vector)
 
 
 def _dropout(config: Any, *names: str) -> float:

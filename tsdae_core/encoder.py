@@ -22,10 +22,11 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
-from tsdae_core.backbone import backbone_config, family_of, max_positions, run_padded
+from tsdae_core.backbone import backbone_config, family_of, max_positions
 from tsdae_core.layout import local_folder, read_folder, write_folder
 from tsdae_core.lm_head import LmHead, load_pretrained, masked_lm_state
 from tsdae_core.packed import FusedProjections, fuse_projections, plan_packing, run_packed
+from tsdae_core.padded import run_padded
 from tsdae_core.pooling import Dense, Normalize, PoolingMode, pool
 from tsdae_core.ragged import Int64s, Ragged, offsets_of
 from tsdae_core.tokens import special_frame, tokenize_texts

@@ -12,16 +12,17 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
-from torch import nn
 from transformers import PreTrainedTokenizerFast
 
-from tsdae_core.backbone import run_padded, word_embeddings
+from tsdae_core.backbone import word_embeddings
 from tsdae_core.batch import Batch, LossSums, int64_tensor
 from tsdae_core.encoder import SentenceEncoder
 from tsdae_core.hashing import fold_key, keyed_hash, keyed_uniform
 from tsdae_core.lm_head import LmHead
 from tsdae_core.noise import noise_vocabulary
+from tsdae_core.objective_model import ObjectiveModel
 from tsdae_core.packed import fuse_projections, plan_packing, run_packed
+from tsdae_core.padded import run_padded
 from tsdae_core.ragged import Int64s, expand_spans
 from tsdae_core.tokens import TokenizedTexts, special_frame
 
@@ -97,7 +98,7 @@ class MlmObjective:
         return MlmModel(encoder, seed=seed)
 
 
-class MlmModel(nn.Module):
+class MlmModel(ObjectiveModel):
     """Backbone and LM head; pooling and what follows it take no part."""
 
     def __init__(self, encoder: SentenceEncoder, *, seed: int) -> None:

@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Protocol
 
-from torch import nn
 from transformers import PreTrainedTokenizerFast
 
 from tsdae_core.batch import Batch
 from tsdae_core.encoder import SentenceEncoder
 from tsdae_core.mlm import MlmConfig, MlmObjective
+from tsdae_core.objective_model import ObjectiveModel
 from tsdae_core.ragged import Int64s
 from tsdae_core.tokens import TokenizedTexts
 from tsdae_core.tsdae import TsdaeConfig, TsdaeObjective
@@ -35,8 +35,8 @@ class Objective(Protocol):
         """Return the `LossSums.num_targets` of a batch, without a forward pass."""
         ...
 
-    def build_model(self, encoder: SentenceEncoder, *, seed: int) -> nn.Module:
-        """Return a module with every trainable tensor, whose ``forward(batch)`` returns `LossSums`."""
+    def build_model(self, encoder: SentenceEncoder, *, seed: int) -> ObjectiveModel:
+        """Return a module with every trainable tensor."""
         ...
 
 

@@ -20,7 +20,13 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from tsdae_core.backbone import backbone_config, first_position, layers_of
+from tsdae_core.backbone import (
+    AddVector,
+    backbone_config,
+    first_position,
+    layers_of,
+    recomputes_layers,
+)
 from tsdae_core.ragged import Int64s, expand_spans, offsets_of
 
 _MAX_GROUPS = 8
@@ -161,9 +167,6 @@ def fuse_projections(backbone: nn.Module) -> FusedProjections:
     return FusedProjections(tuple(weights), tuple(biases))
 
 
-AddVector = Callable[[int, Tensor], Tensor]
-
-
 def run_packed(
     backbone: nn.Module,
     ids_T: Tensor,
@@ -186,7 +189,7 @@ def run_packed(
         add_vector: called as ``add_vector(layer_index, hidden_TD)`` after each self-attention block.
         keep: int64 packed places; the last layer finishes only these, and only they are returned.
 
-    With ``backbone.activation_checkpointing_enable()`` a layer is computed again in the backward pass.
+    After `backbone.recompute_layers` a layer is computed again in the backward pass.
     """
     positions = plan.positions + first_position(backbone)
     embed = backbone.get_submodule("embeddings")
@@ -195,6 +198,7 @@ def run_packed(
     if project is not None:
         hidden_TD = project(hidden_TD)
     num_layers = len(fused.weights)
+    recompute = recomputes_layers(backbone) and torch.is_grad_enabled()
     for index, layer in enumerate(layers_of(backbone)[:num_layers]):
         last = index == num_layers - 1
         call = partial(
@@ -206,7 +210,7 @@ def run_packed(
             keep=keep if last else None,
         )
         weight, bias = fused.weights[index], fused.biases[index]
-        if getattr(backbone, "is_activation_checkpointing", False) and torch.is_grad_enabled():
+        if recompute:
             hidden_TD = checkpoint(call, hidden_TD, weight, bias, use_reentrant=False)
         else:
             hidden_TD = call(hidden_TD, weight, bias)

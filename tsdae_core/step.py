@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import nn
@@ -54,6 +55,7 @@ def training_step(
     world_size: int = 1,
     max_grad_norm: float,
     weight: float = 1.0,
+    autocast_dtype: torch.dtype | None = None,
 ) -> StepStats:
     """Accumulate the gradient of this rank's micro-batches, clip it and step the optimizer.
 
@@ -68,18 +70,23 @@ def training_step(
         world_size: number of ranks.
         max_grad_norm: see `clip_gradients`.
         weight: factor on this rank's loss; 0 for a rank without rows, which still meets the others.
+        autocast_dtype: ``torch.bfloat16`` runs matrix products of the forward pass in it; weights, gradients,
+            loss and optimizer stay fp32. float16 is refused, since it would need loss scaling.
 
     Raises:
-        ValueError: if there is nothing to train on, or the gradient is not finite.
+        ValueError: if there is nothing to train on, the gradient is not finite, or the dtype is refused.
     """
     parts: Sequence[Batch] = [microbatches] if isinstance(microbatches, dict) else microbatches
     if global_num_targets < 1 or not parts:
         raise ValueError("a training step needs at least one micro-batch and one target token")
+    if autocast_dtype not in (None, torch.bfloat16):
+        raise ValueError(f"autocast_dtype={autocast_dtype} is not supported; use torch.bfloat16 or None")
     optimizer.zero_grad(set_to_none=True)
     loss_sum, num_targets = 0.0, 0
     for index, batch in enumerate(parts):
         with _reduction(model, is_last=index == len(parts) - 1):
-            sums: LossSums = model(batch)
+            with _autocast(model, autocast_dtype):
+                sums: LossSums = model(batch)
             (sums.loss_sum * (weight * world_size / global_num_targets)).backward()  # type: ignore[no-untyped-call]
         loss_sum += float(sums.loss_sum.detach())
         num_targets += int(sums.num_targets)
@@ -93,3 +100,9 @@ def _reduction(model: nn.Module, *, is_last: bool) -> AbstractContextManager[Non
         context: AbstractContextManager[None] = model.no_sync()
         return context
     return nullcontext()
+
+
+def _autocast(model: nn.Module, dtype: torch.dtype | None) -> AbstractContextManager[Any]:
+    if dtype is None:
+        return nullcontext()
+    return torch.autocast(next(model.parameters()).device.type, dtype=dtype)

@@ -32,6 +32,7 @@ from tsdae_core.encoder import SentenceEncoder
 from tsdae_core.hashing import fold_key, keyed_uniform
 from tsdae_core.lm_head import LmHead
 from tsdae_core.noise import NoiseConfig, apply_noise, noise_vocabulary
+from tsdae_core.objective_model import ObjectiveModel
 from tsdae_core.packed import FusedProjections, fuse_projections, plan_packing
 from tsdae_core.ragged import Int64s, Ragged, expand_spans, offsets_of
 from tsdae_core.tokens import TokenizedTexts, special_frame
@@ -160,7 +161,7 @@ class TsdaeObjective:
         return TsdaeModel(encoder, config=self.config, seed=seed)
 
 
-class TsdaeModel(nn.Module):
+class TsdaeModel(ObjectiveModel):
     """Encoder, bottleneck decoder and LM head.
 
     Attributes:

@@ -154,6 +154,6 @@ def family_config(model_type, tokenizer, **changes):
 
 
 def gradients(model):
-    grads = {name: param.grad.clone() for name, param in model.named_parameters()}
+    grads = {name: param.grad.clone() for name, param in model.named_parameters() if param.requires_grad}
     model.zero_grad()
     return grads

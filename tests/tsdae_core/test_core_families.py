@@ -47,6 +47,30 @@ def test_mlm_gives_every_parameter_of_a_family_a_gradient(texts, tokenizer, fami
     assert not [name for name, grad in trained if grad is None]
 
 
+def test_a_family_trains_in_bf16_with_layers_computed_again(texts, tokenizer, family):
+    """The same bf16 gradients with and without gradient checkpointing, all finite, near the fp32 loss."""
+    encoder = core_builders.hf_encoder(core_builders.family_config(family, tokenizer), tokenizer)
+    objective = build_objective("tsdae", tokenizer=tokenizer)
+    tokens = tokenize_texts(texts[:6], tokenizer, max_tokens=40)
+    batch = objective.make_batch(tokens, np.arange(6), seed=0, epoch=0)
+    model = core_builders.shake(objective.build_model(encoder, seed=0)).train()
+    torch.manual_seed(0)
+    exact = model(batch).loss_sum.item()
+    results = []
+    for enable in (False, True):
+        if enable:
+            model.enable_gradient_checkpointing()
+        torch.manual_seed(0)
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            loss = model(batch).loss_sum
+        loss.backward()
+        results.append((loss.item(), core_builders.gradients(model)))
+    assert results[0][0] == results[1][0] == pytest.approx(exact, rel=0.05)
+    for name, want in results[0][1].items():
+        assert want.isfinite().all(), name
+        torch.testing.assert_close(results[1][1][name], want, atol=1e-2, rtol=1e-2, msg=name)
+
+
 def test_a_tied_decoder_can_run_the_first_layer_of_a_family_alone(texts, tokenizer, family):
     encoder = core_builders.hf_encoder(core_builders.family_config(family, tokenizer), tokenizer).eval()
     objective = build_objective("tsdae", tokenizer=tokenizer, config=TsdaeConfig(num_decoder_layers=1))

@@ -8,9 +8,9 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoModelForSeq2SeqLM
 
-from tsdae_core.backbone import run_padded
 from tsdae_core.encoder import SentenceEncoder
 from tsdae_core.objective import build_objective
+from tsdae_core.padded import run_padded
 from tsdae_core.preflight import check_decoder_is_causal, check_decoder_uses_vector
 from tsdae_core.tokens import tokenize_texts
 from tsdae_core.tsdae import TsdaeConfig

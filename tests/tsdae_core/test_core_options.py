@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 
+from tsdae_core.backbone import layers_of
 from tsdae_core.encoder import SentenceEncoder
 from tsdae_core.lm_head import LmHead
 from tsdae_core.objective import build_objective
@@ -33,35 +34,46 @@ def test_bf16_autocast_trains_and_stays_finite(tokenizer, texts, make_encoder, p
     model = objective.build_model(encoder, seed=0).train()
     exact = model(batch).loss_sum.item()
     optimizer = build_optimizer(model, OptimConfig(lr=1e-3))
-    with torch.autocast("cpu", dtype=torch.bfloat16):
-        losses = [
-            training_step(
-                model, batch, optimizer, global_num_targets=objective.num_targets(batch), max_grad_norm=1.0
-            ).loss_sum
-            for _ in range(10)
-        ]
+    settings = {"global_num_targets": objective.num_targets(batch), "max_grad_norm": 1.0}
+    losses = [
+        training_step(model, batch, optimizer, autocast_dtype=torch.bfloat16, **settings).loss_sum
+        for _ in range(10)
+    ]
     assert losses[0] == pytest.approx(exact, rel=0.02)
+    assert losses[0] != exact
     assert np.isfinite(losses).all()
     assert losses[-1] < losses[0]
+    assert {param.dtype for param in model.parameters()} == {torch.float32}
+    with pytest.raises(ValueError, match=r"use torch\.bfloat16"):
+        training_step(model, batch, optimizer, autocast_dtype=torch.float16, **settings)
 
 
-def test_gradient_checkpointing_changes_no_gradient(tokenizer, texts, make_encoder):
-    objective = build_objective("tsdae", tokenizer=tokenizer)
+@pytest.mark.parametrize("packed", [True, False])
+@pytest.mark.parametrize("tie", ["tied", "untied"])
+def test_gradient_checkpointing_changes_no_gradient(tokenizer, texts, make_encoder, packed, tie):
+    objective = build_objective("tsdae", tokenizer=tokenizer, config=TsdaeConfig(tie=tie))
     batch = make_batch(objective, tokenizer, texts[:12])
-    model = objective.build_model(make_encoder(dropout=0.1), seed=0).train()
-    results = []
+    model = core_builders.shake(objective.build_model(make_encoder(dropout=0.1), seed=0)).train()
+    model.encoder.use_packed = packed
+    calls, results = [], []
+    for backbone in (model.encoder.backbone, model.decoder_backbone or model.encoder.backbone):
+        for layer in layers_of(backbone):
+            layer.intermediate.register_forward_hook(lambda *_: calls.append(1))
     for enable in (False, True):
         if enable:
-            model.encoder.backbone.activation_checkpointing_enable()
+            model.enable_gradient_checkpointing()
         torch.manual_seed(0)
+        calls.clear()
         sums = model(batch)
         sums.loss_sum.backward()
-        results.append((sums.loss_sum.item(), core_builders.gradients(model)))
+        results.append((sums.loss_sum.item(), len(calls), core_builders.gradients(model)))
     assert results[0][0] == results[1][0]
-    for name, want in results[0][1].items():
-        torch.testing.assert_close(results[1][1][name], want, atol=1e-5, rtol=1e-5, msg=name)
+    assert results[1][1] == 2 * results[0][1]  # every layer runs once more, on the way back
+    for name, want in results[0][2].items():
+        torch.testing.assert_close(results[1][2][name], want, atol=1e-5, rtol=1e-5, msg=name)
+    model.encoder.backbone.activation_checkpointing_enable()
     model.encoder.use_packed = False
-    with pytest.raises(ValueError, match="needs the packed path"):
+    with pytest.raises(ValueError, match="enable_gradient_checkpointing"):
         model(batch)
 
 

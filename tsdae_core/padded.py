@@ -1,0 +1,168 @@
+"""The general way to run a backbone: through its own forward, on padded batches, with a mask of ours.
+
+Owns the masks (the causal one is 4-D and additive) and what is done around each layer: adding a vector to the
+finished self-attention block, and computing the layer again in the backward pass. Knows nothing of pooling,
+losses or where the vector that a decoder adds comes from.
+
+Shapes: B sentences, L padded length, T real tokens of all sentences, D width.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from functools import partial
+from itertools import count
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+
+from tsdae_core.backbone import (
+    AddVector,
+    family_of,
+    first_position,
+    layers_of,
+    recomputes_layers,
+    word_embeddings,
+)
+
+_Forward = Callable[..., Any]
+
+
+def run_padded(
+    backbone: nn.Module,
+    ids_T: Tensor,
+    lengths_B: Tensor,
+    *,
+    causal: bool,
+    add_vector: AddVector | None = None,
+) -> Tensor:
+    """Run the backbone through its own forward and return the last hidden states of real tokens [T, D].
+
+    Args:
+        backbone: a Hugging Face encoder.
+        ids_T: int64 token ids, sentence after sentence.
+        lengths_B: int64 lengths, none of them zero.
+        causal: hide later tokens of the same sentence from earlier ones.
+        add_vector: called as ``add_vector(layer_index, hidden)`` after each self-attention block, with the
+            states of B sentences of L tokens, padding included, in B x L rows.
+
+    Raises:
+        ValueError: if the backbone's own gradient checkpointing is on, which would lose ``add_vector``.
+    """
+    if getattr(backbone, "is_activation_checkpointing", False):
+        raise ValueError(
+            "the backbone's own gradient checkpointing forgets the decoder's vector; switch it off and call "
+            "enable_gradient_checkpointing() of the training model"
+        )
+    real_BL = real_mask(lengths_B)
+    ids_BL = ids_T.new_zeros(real_BL.shape)
+    ids_BL[real_BL] = ids_T
+    with _around_layers(backbone, add_vector), _precision(backbone):
+        hidden_BLD = _forward(backbone, ids_BL, real_BL, causal=causal)
+    return hidden_BLD[real_BL]
+
+
+def _precision(backbone: nn.Module) -> AbstractContextManager[Any]:
+    if family_of(backbone).autocast:
+        return nullcontext()
+    return torch.autocast(word_embeddings(backbone).weight.device.type, enabled=False)
+
+
+def _forward(backbone: nn.Module, ids_BL: Tensor, real_BL: Tensor, *, causal: bool) -> Tensor:
+    dtype = word_embeddings(backbone).weight.dtype
+    if causal and family_of(backbone).mask_dims == 3:
+        return _run_with_3d_mask(backbone, ids_BL, real_BL)
+    if causal:
+        mask = causal_mask(real_BL, dtype=dtype)
+    elif family_of(backbone).kind == "body":
+        mask = additive_mask(real_BL[:, None, None, :].expand(-1, 1, real_BL.shape[1], -1), dtype=dtype)
+    else:
+        mask = real_BL.long()
+    inputs: dict[str, Tensor] = {"input_ids": ids_BL, "attention_mask": mask}
+    if family_of(backbone).positions != "own":
+        positions_L = torch.arange(real_BL.shape[1], device=ids_BL.device) + first_position(backbone)
+        inputs["position_ids"] = positions_L.expand(real_BL.shape)
+    hidden_BLD: Tensor = backbone(**inputs).last_hidden_state
+    return hidden_BLD
+
+
+def _run_with_3d_mask(backbone: nn.Module, ids_BL: Tensor, real_BL: Tensor) -> Tensor:
+    embed, encode = backbone.get_submodule("embeddings"), backbone.get_submodule("encoder")
+    if getattr(encode, "conv", None) is not None:
+        raise ValueError("this DeBERTa has a convolution, which sees later tokens; choose one without")
+    embedded = embed(input_ids=ids_BL, token_type_ids=torch.zeros_like(ids_BL), mask=real_BL.long())
+    seen_BLL = (real_BL[:, None, :] & _earlier(real_BL)).long()
+    hidden_BLD: Tensor = encode(embedded, seen_BLL, return_dict=True).last_hidden_state
+    return hidden_BLD
+
+
+@contextmanager
+def _around_layers(backbone: nn.Module, add_vector: AddVector | None) -> Iterator[None]:
+    """Lead every layer call of one forward through us; the n-th call of any layer belongs to index n."""
+    recompute = recomputes_layers(backbone) and torch.is_grad_enabled()
+    if add_vector is None and not recompute:
+        yield
+        return
+    path, indices = family_of(backbone).attention, count()
+
+    def call(layer: nn.Module, forward: _Forward, *args: Any, **kwargs: Any) -> Any:
+        add = None if add_vector is None else partial(add_vector, next(indices))
+        run = partial(_with_vector, layer.get_submodule(path), forward, add)
+        if not recompute:
+            return run(*args, **kwargs)
+        return checkpoint(run, *args, use_reentrant=False, **kwargs)
+
+    distinct = dict.fromkeys(layers_of(backbone))
+    before = {layer: vars(layer).get("forward") for layer in distinct}
+    for layer in distinct:
+        vars(layer)["forward"] = partial(call, layer, layer.forward)
+    try:
+        yield
+    finally:
+        for layer, own in before.items():
+            del vars(layer)["forward"]
+            if own is not None:
+                vars(layer)["forward"] = own
+
+
+def _with_vector(
+    attention: nn.Module, forward: _Forward, add: Callable[[Tensor], Tensor] | None, *args: Any, **kwargs: Any
+) -> Any:
+    """Call a layer with its attention block hooked, here and whenever it is computed again."""
+
+    def hook(_module: nn.Module, _args: Any, output: Any) -> Any:
+        assert add is not None
+        hidden_BLD: Tensor = output[0] if isinstance(output, tuple) else output
+        changed = add(hidden_BLD.flatten(0, 1)).view_as(hidden_BLD)
+        return (changed, *output[1:]) if isinstance(output, tuple) else changed
+
+    with nullcontext() if add is None else attention.register_forward_hook(hook):
+        return forward(*args, **kwargs)
+
+
+def _earlier(real_BL: Tensor) -> Tensor:
+    length = real_BL.shape[1]
+    return torch.ones(length, length, dtype=torch.bool, device=real_BL.device).tril()
+
+
+def real_mask(lengths_B: Tensor) -> Tensor:
+    """Return bool[B, L], True on real tokens of right-padded rows."""
+    return torch.arange(int(lengths_B.max()), device=lengths_B.device) < lengths_B[:, None]
+
+
+def causal_mask(real_BL: Tensor, *, dtype: torch.dtype) -> Tensor:
+    """Return [B, 1, L, L] with 0 where a query may look at a key and the lowest number elsewhere.
+
+    Additive, because several families read a boolean 4-D mask wrongly and leak later tokens.
+    """
+    return additive_mask(real_BL[:, None, None, :] & _earlier(real_BL), dtype=dtype)
+
+
+def additive_mask(seen: Tensor, *, dtype: torch.dtype) -> Tensor:
+    """Return 0 where ``seen`` is True and the lowest number elsewhere."""
+    return torch.zeros(seen.shape, dtype=dtype, device=seen.device).masked_fill_(
+        ~seen, torch.finfo(dtype).min
+    )

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,23 @@ FILE_NAME = "training_state.safetensors"
 _FORMAT = 1
 
 
+@dataclass(frozen=True, kw_only=True)
+class TrainingState:
+    """What a checkpoint holds.
+
+    Attributes:
+        step: number of finished steps.
+        weights: of the model, by name.
+        optimizer: as ``optimizer.state_dict()`` of a model that is whole on this process.
+        extra: anything JSON can hold (seed, schedule, data position, config).
+    """
+
+    step: int
+    weights: dict[str, Tensor]
+    optimizer: dict[str, Any]
+    extra: dict[str, Any]
+
+
 def save_training_state(
     folder: str | Path,
     model: nn.Module,
@@ -28,22 +46,31 @@ def save_training_state(
     step: int,
     extra: dict[str, Any],
 ) -> None:
-    """Write the state after ``step`` finished steps; a kill at any moment leaves the previous file valid.
+    """Write the state of an unwrapped model (the module inside DDP); see `write_state`."""
+    state = TrainingState(
+        step=step, weights=model.state_dict(), optimizer=optimizer.state_dict(), extra=extra
+    )
+    write_state(folder, state)
+
+
+def write_state(folder: str | Path, state: TrainingState) -> None:
+    """Write a state; a kill at any moment leaves the previous file valid.
 
     Args:
         folder: made if missing; it holds one state, the latest.
-        model: unwrapped (the module inside DDP).
-        optimizer: of that model.
-        step: number of finished steps.
-        extra: anything JSON can hold (seed, schedule, data position, config).
+        state: of whole tensors, on any device.
     """
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
-    state = optimizer.state_dict()
-    tensors = {f"model.{name}": value for name, value in model.state_dict().items()}
-    for index, slots in state["state"].items():
+    tensors = {f"model.{name}": value for name, value in state.weights.items()}
+    for index, slots in state.optimizer["state"].items():
         tensors |= {f"optimizer.{index}.{slot}": value for slot, value in slots.items()}
-    header = {"format": _FORMAT, "step": step, "extra": extra, "param_groups": state["param_groups"]}
+    header = {
+        "format": _FORMAT,
+        "step": state.step,
+        "extra": state.extra,
+        "param_groups": state.optimizer["param_groups"],
+    }
     tensors = {name: value.detach().cpu().contiguous().clone() for name, value in tensors.items()}
     temporary = folder / f".{FILE_NAME}.{os.getpid()}"
     try:
@@ -55,6 +82,26 @@ def save_training_state(
         temporary.unlink(missing_ok=True)
 
 
+def read_state(folder: str | Path) -> TrainingState:
+    """Return the state in a folder.
+
+    Raises:
+        ValueError: if there is none.
+    """
+    path = Path(folder) / FILE_NAME
+    header, weights = _read(path, "model.")
+    slots: dict[int, dict[str, Tensor]] = {}
+    for name, value in _read(path, "optimizer.")[1].items():
+        index, slot = name.split(".", 1)
+        slots.setdefault(int(index), {})[slot] = value
+    return TrainingState(
+        step=int(header["step"]),
+        weights=weights,
+        optimizer={"state": slots, "param_groups": header["param_groups"]},
+        extra=dict(header["extra"]),
+    )
+
+
 def load_training_state(
     folder: str | Path, model: nn.Module, optimizer: torch.optim.Optimizer
 ) -> tuple[int, dict[str, Any]]:
@@ -63,18 +110,22 @@ def load_training_state(
     Raises:
         ValueError: if there is no state, or it belongs to another model.
     """
-    path = Path(folder) / FILE_NAME
-    header, weights = _read(path, "model.")
+    state = read_state(folder)
+    load_weights(model, state)
+    optimizer.load_state_dict(state.optimizer)
+    return state.step, state.extra
+
+
+def load_weights(model: nn.Module, state: TrainingState) -> None:
+    """Restore the model in place.
+
+    Raises:
+        ValueError: if the state belongs to another model.
+    """
     try:
-        model.load_state_dict(weights)
+        model.load_state_dict(state.weights)
     except RuntimeError as error:
-        raise ValueError(f"{path} belongs to another model: {error}") from error
-    slots: dict[int, dict[str, Tensor]] = {}
-    for name, value in _read(path, "optimizer.")[1].items():
-        index, slot = name.split(".", 1)
-        slots.setdefault(int(index), {})[slot] = value
-    optimizer.load_state_dict({"state": slots, "param_groups": header["param_groups"]})
-    return int(header["step"]), dict(header["extra"])
+        raise ValueError(f"the training state belongs to another model: {error}") from error
 
 
 def read_weights(folder: str | Path) -> tuple[int, dict[str, Tensor]]:

@@ -7,13 +7,15 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_right
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Literal, get_args
 
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
+from torch.distributed.tensor import DTensor
 
 Schedule = Literal["constant", "linear", "cosine", "piecewise"]
 
@@ -108,16 +110,22 @@ def set_learning_rate(optimizer: torch.optim.Optimizer, rate: float) -> None:
         group["lr"] = rate
 
 
+class NonFiniteGradientError(ValueError):
+    """The gradient holds nan or inf; the step was not taken."""
+
+
 def clip_gradients(params: Iterable[nn.Parameter], *, max_norm: float) -> float:
     """Scale all gradients in place so that their joint norm is at most ``max_norm``; return the norm before.
 
+    Gradients that FSDP has cut into shards count whole, so that every rank scales alike.
+
     Raises:
-        ValueError: if the norm is not finite, so that a broken step never reaches the weights.
+        NonFiniteGradientError: if the norm is not finite, so that a broken step never reaches the weights.
     """
     grads = [param.grad for param in params if param.grad is not None]
-    norm = math.sqrt(float(torch.stack([_squared_norm(grad) for grad in grads]).sum())) if grads else 0.0
+    norm = math.sqrt(_joint_squared_norm(grads)) if grads else 0.0
     if not math.isfinite(norm):
-        raise ValueError("the gradient is not finite; lower the learning rate or check the data")
+        raise NonFiniteGradientError("the gradient is not finite; lower the learning rate or check the data")
     if norm > max_norm:
         scale = max_norm / (norm + 1e-6)
         for grad in grads:
@@ -125,10 +133,22 @@ def clip_gradients(params: Iterable[nn.Parameter], *, max_norm: float) -> float:
     return norm
 
 
+def _joint_squared_norm(grads: Sequence[Tensor]) -> float:
+    sharded = [isinstance(grad, DTensor) for grad in grads]
+    assert all(sharded) or not any(sharded), "some gradients are sharded and others are not"
+    parts = [grad.to_local() if isinstance(grad, DTensor) else grad for grad in grads]
+    total = torch.stack([_squared_norm(part) for part in parts]).sum()
+    if any(sharded):
+        dist.all_reduce(total)
+    return float(total)
+
+
 def _squared_norm(grad: Tensor) -> Tensor:
     flat = grad.detach().reshape(-1)
     whole = flat.shape[0] - flat.shape[0] % _NORM_CHUNK
-    chunks = torch.linalg.vector_norm(flat[:whole].view(-1, _NORM_CHUNK), dim=1, dtype=torch.float32)
+    chunks = torch.linalg.vector_norm(
+        flat[:whole].view(whole // _NORM_CHUNK, _NORM_CHUNK), dim=1, dtype=torch.float32
+    )
     rest = torch.linalg.vector_norm(flat[whole:], dtype=torch.float32)
     total: Tensor = chunks.double().square().sum() + rest.double().square()
     return total

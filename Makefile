@@ -39,7 +39,7 @@ format: $(INSTALLED)
 
 test: lint
 	$(BIN)/tsdae config check configs
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n 2 --dist loadfile
 
 bench: $(INSTALLED)
 	@for script in benchmarks/bench_*.py; do \

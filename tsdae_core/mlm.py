@@ -31,6 +31,13 @@ from tsdae_core.tokens import TokenizedTexts, special_frame
 class MlmConfig:
     """Shares in [0, 1]: tokens hidden, and of those shown as the mask token or as a random token.
 
+    Attributes:
+        mask_prob: share of the tokens to predict, drawn anew in every epoch.
+        mask_token_share: of those, shown as the mask token.
+        random_token_share: of those, shown as a random token; the rest is shown as it is.
+        whole_word: draw words instead of tokens; all pieces of a drawn word are predicted, each with its own
+            choice of what is shown, as in BERT's whole-word models.
+
     Raises:
         ValueError: for shares outside [0, 1].
     """
@@ -38,6 +45,7 @@ class MlmConfig:
     mask_prob: float = 0.15
     mask_token_share: float = 0.8
     random_token_share: float = 0.1
+    whole_word: bool = False
 
     def __post_init__(self) -> None:
         shares = (self.mask_prob, self.mask_token_share, self.random_token_share)
@@ -49,6 +57,7 @@ class MlmObjective:
     """Batches and model of MLM; holds arrays only, so it pickles into CPU tasks."""
 
     name = "mlm"
+    group_size = 1
 
     def __init__(self, tokenizer: PreTrainedTokenizerFast, config: MlmConfig) -> None:
         self.config = config
@@ -68,7 +77,8 @@ class MlmObjective:
         position = expand_spans(np.zeros_like(lengths), lengths)
         places = expand_spans(framed.offsets[:-1] + len(self.frame.prefix), lengths)
         keys = np.asarray(row_ids, dtype=np.int64)[row]
-        uniform = keyed_uniform(fold_key("mlm-choice", seed, epoch), keys, position)
+        unit = _word_positions(tokens, row) if self.config.whole_word else position
+        uniform = keyed_uniform(fold_key("mlm-choice", seed, epoch), keys, unit)
         lowest = np.full(len(tokens), 2.0)
         np.minimum.at(lowest, row, uniform)
         chosen = (uniform < self.config.mask_prob) | (uniform == lowest[row])
@@ -96,6 +106,15 @@ class MlmObjective:
     def build_model(self, encoder: SentenceEncoder, *, seed: int) -> MlmModel:
         """Put the encoder's backbone (not a copy) and the LM head into one trainable module."""
         return MlmModel(encoder, seed=seed)
+
+
+def _word_positions(tokens: TokenizedTexts, row: Int64s) -> Int64s:
+    """Return for each token the 0-based number of its word in its row, int64[T]."""
+    word = np.cumsum(tokens.word_starts, dtype=np.int64)
+    first = np.zeros(len(tokens), dtype=np.int64)
+    filled = tokens.ids.lengths > 0
+    first[filled] = word[tokens.ids.offsets[:-1][filled]]
+    return word - first[row]
 
 
 class MlmModel(ObjectiveModel):

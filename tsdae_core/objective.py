@@ -12,23 +12,42 @@ from typing import Any, Protocol
 from transformers import PreTrainedTokenizerFast
 
 from tsdae_core.batch import Batch
+from tsdae_core.contrastive_tension import CtConfig, CtObjective
 from tsdae_core.encoder import SentenceEncoder
 from tsdae_core.mlm import MlmConfig, MlmObjective
 from tsdae_core.objective_model import ObjectiveModel
 from tsdae_core.ragged import Int64s
-from tsdae_core.tokens import TokenizedTexts
+from tsdae_core.simcse import SimcseConfig, SimcseObjective
+from tsdae_core.supervised import (
+    NliConfig,
+    NliObjective,
+    RankingConfig,
+    RankingObjective,
+    StsConfig,
+    StsObjective,
+)
 from tsdae_core.tsdae import TsdaeConfig, TsdaeObjective
 
-ObjectiveConfig = TsdaeConfig | MlmConfig
+ObjectiveConfig = TsdaeConfig | MlmConfig | SimcseConfig | CtConfig | NliConfig | RankingConfig | StsConfig
 
 
 class Objective(Protocol):
-    """A way to train an encoder. Picklable; holds no torch model."""
+    """A way to train an encoder. Picklable; holds no torch model.
+
+    Attributes:
+        name: its key in the table.
+        group_size: rows that belong together; a batch is cut into micro-batches and workers' shares only at
+            multiples of it.
+    """
 
     name: str
+    group_size: int
 
-    def make_batch(self, tokens: TokenizedTexts, row_ids: Int64s, *, seed: int, epoch: int) -> Batch:
-        """Return flat arrays for B texts, a function of (texts, row ids, seed, epoch) alone."""
+    def make_batch(self, tokens: Any, row_ids: Int64s, *, seed: int, epoch: int) -> Batch:
+        """Return flat arrays for B rows, a function of (rows, row ids, seed, epoch) alone.
+
+        ``tokens`` are `TokenizedTexts`, or `LabelledTexts` for a supervised objective.
+        """
         ...
 
     def num_targets(self, batch: Batch) -> int:
@@ -65,4 +84,9 @@ def build_objective(
 _OBJECTIVES: dict[str, tuple[Callable[[PreTrainedTokenizerFast, Any], Objective], type[Any]]] = {
     "tsdae": (TsdaeObjective, TsdaeConfig),
     "mlm": (MlmObjective, MlmConfig),
+    "simcse": (SimcseObjective, SimcseConfig),
+    "ct": (CtObjective, CtConfig),
+    "nli": (NliObjective, NliConfig),
+    "sts": (StsObjective, StsConfig),
+    "ranking": (RankingObjective, RankingConfig),
 }

@@ -1,4 +1,4 @@
-"""AdamW, its parameter groups, gradient clipping and the learning rate as a pure function of the step.
+"""The optimizer, its parameter groups, gradient clipping, the learning rate as a pure function of the step.
 
 Knows nothing of objectives or data. The defaults of rate and schedule are the paper's (section 4.2).
 """
@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
 Schedule = Literal["constant", "linear", "cosine", "piecewise"]
+OptimizerName = Literal["adamw", "rmsprop"]
 
 # One fp32 vector_norm over tens of millions of numbers is off by 0.15 % (it adds up naively); sums of chunks,
 # added up in float64, are not.
@@ -26,9 +27,10 @@ _NORM_CHUNK = 1 << 9
 
 @dataclass(frozen=True, kw_only=True)
 class OptimConfig:
-    """AdamW settings.
+    """Optimizer settings.
 
     Attributes:
+        optimizer: ``adamw``, or ``rmsprop`` (without momentum, smoothing 0.99) as contrastive tension uses.
         lr: peak learning rate.
         weight_decay: for matrices only, never for norms and biases.
         max_grad_norm: clip the norm over all trainable tensors to this.
@@ -37,13 +39,14 @@ class OptimConfig:
         warmup_steps: linear rise from 0.
         boundaries: 0-based steps at which a piecewise rate changes, rising; before the first it is ``lr``.
         rates: the rate from each of the boundaries on.
-        betas: decay rates of the two moments.
+        betas: decay rates of AdamW's two moments.
         eps: added to the root of the second moment.
 
     Raises:
         ValueError: for a value outside its range.
     """
 
+    optimizer: OptimizerName = "adamw"
     lr: float = 3e-5
     weight_decay: float = 0.0
     max_grad_norm: float = 1.0
@@ -55,6 +58,8 @@ class OptimConfig:
     rates: tuple[float, ...] = ()
 
     def __post_init__(self) -> None:
+        if self.optimizer not in get_args(OptimizerName):
+            raise ValueError(f"optimizer {self.optimizer!r} is unknown; choose adamw or rmsprop")
         if self.schedule not in get_args(Schedule):
             raise ValueError(
                 f"schedule {self.schedule!r} is unknown; choose one of {', '.join(get_args(Schedule))}"
@@ -76,14 +81,16 @@ class OptimConfig:
             )
 
 
-def build_optimizer(model: nn.Module, config: OptimConfig) -> torch.optim.AdamW:
-    """Return AdamW with two groups: decayed matrices, then norms, biases and other vectors without decay."""
+def build_optimizer(model: nn.Module, config: OptimConfig) -> torch.optim.Optimizer:
+    """Return the optimizer with two groups: decayed matrices, then norms, biases and other vectors."""
     params = [param for param in model.parameters() if param.requires_grad]
     groups = [
         {"params": [param for param in params if param.ndim > 1], "weight_decay": config.weight_decay},
         {"params": [param for param in params if param.ndim <= 1], "weight_decay": 0.0},
     ]
     groups = [group for group in groups if group["params"]]
+    if config.optimizer == "rmsprop":
+        return torch.optim.RMSprop(groups, lr=config.lr, eps=config.eps)
     return torch.optim.AdamW(groups, lr=config.lr, betas=config.betas, eps=config.eps, fused=True)
 
 

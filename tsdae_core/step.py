@@ -13,11 +13,12 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from tsdae_core.batch import Batch, LossSums
 from tsdae_core.hashing import fold_key
+from tsdae_core.in_batch import InBatchModel, any_worker_has_several, cached_vector_grads, seed_micro_batch
 from tsdae_core.optim import clip_gradients
 
 
@@ -60,7 +61,8 @@ def training_step(
     """Accumulate the gradient of this rank's micro-batches, clip it and step the optimizer.
 
     Each summed loss is scaled by ``world_size / global_num_targets``: DDP averages over ranks, so the
-    gradient is the one a single process would get for the whole global batch.
+    gradient is the one a single process would get for the whole global batch. Micro-batches of an
+    `InBatchModel` see one another (gradient caching: every micro-batch runs forward twice).
 
     Args:
         model: in train mode; a DDP wrapper reduces gradients on the last micro-batch only.
@@ -82,17 +84,31 @@ def training_step(
     if autocast_dtype not in (None, torch.bfloat16):
         raise ValueError(f"autocast_dtype={autocast_dtype} is not supported; use torch.bfloat16 or None")
     optimizer.zero_grad(set_to_none=True)
-    loss_sum, num_targets = 0.0, 0
+    base_seed, num_targets = torch.initial_seed(), 0
+    with _autocast(model, autocast_dtype):
+        vector_grads, loss_sum = _vector_grads(model, parts)
     for index, batch in enumerate(parts):
         with _reduction(model, is_last=index == len(parts) - 1):
+            if vector_grads:
+                seed_micro_batch(base_seed, index)
             with _autocast(model, autocast_dtype):
-                sums: LossSums = model(batch)
+                sums: LossSums = model(batch, vector_grads[index]) if vector_grads else model(batch)
             (sums.loss_sum * (weight * world_size / global_num_targets)).backward()  # type: ignore[no-untyped-call]
         loss_sum += float(sums.loss_sum.detach())
         num_targets += int(sums.num_targets)
     grad_norm = clip_gradients(model.parameters(), max_norm=max_grad_norm)
     optimizer.step()
     return StepStats(loss_sum, num_targets, grad_norm)
+
+
+def _vector_grads(model: nn.Module, parts: Sequence[Batch]) -> tuple[list[Tensor], float]:
+    """Return the gradients by the vectors of an in-batch loss over several micro-batches, and its sum."""
+    inner = model.module if isinstance(model, DistributedDataParallel) else model
+    if not isinstance(inner, InBatchModel):
+        return [], 0.0
+    if not any_worker_has_several(len(parts), device=next(inner.parameters()).device):
+        return [], 0.0
+    return cached_vector_grads(inner, parts)
 
 
 def _reduction(model: nn.Module, *, is_last: bool) -> AbstractContextManager[None]:

@@ -95,6 +95,7 @@ class TsdaeObjective:
     """Batches and model of TSDAE; holds arrays only, so it pickles into CPU tasks."""
 
     name = "tsdae"
+    group_size = 1
 
     def __init__(self, tokenizer: PreTrainedTokenizerFast, config: TsdaeConfig) -> None:
         self.config = config

@@ -1,41 +1,69 @@
 """One rank of the two-process test; its own file because spawned processes import it."""
 
 import core_builders
+import core_losses
 import numpy as np
 import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
+from tsdae_core.contrastive_tension import CtConfig
 from tsdae_core.objective import build_objective
 from tsdae_core.optim import OptimConfig, build_optimizer
 from tsdae_core.step import training_step
 from tsdae_core.tokens import tokenize_texts
 
 NUM_STEPS = 3
+NAMES = ("tsdae", "mlm", "simcse", "ct", "nli", "ranking")
+
+
+# Per step: where the 12 rows are cut between the ranks, and where each rank cuts its own. Shares hold
+# different numbers of tokens, micro-batches exercise no_sync, in the last step the second rank has no row.
+PLANS = (([4], [], [2]), ([8], [2], []), ([12], [4], []))
 
 
 def build(name):
-    texts = core_builders.make_texts(60)
+    texts = core_builders.make_texts(120)
     tokenizer = core_builders.wordpiece_tokenizer(texts)
-    objective = build_objective(name, tokenizer=tokenizer)
+    # Groups of two, so that the shares below cut none.
+    config = CtConfig(num_negatives=1) if name == "ct" else None
+    objective = build_objective(name, tokenizer=tokenizer, config=config)
     model = objective.build_model(core_builders.bert_encoder(tokenizer), seed=1).train()
-    return objective, model, tokenize_texts(texts, tokenizer, max_tokens=64)
+    rows = tokenize_texts(texts, tokenizer, max_tokens=64)
+    if name in ("nli", "ranking"):
+        labels = None if name == "ranking" else np.arange(60) % 3
+        rows = core_losses.labelled(texts, tokenizer, num_columns=3 - (name == "nli"), labels=labels)
+    return objective, model, rows
+
+
+def idle_batch(objective, tokens):
+    """A worker without rows in a step still meets the others; its row counts for nobody."""
+    batch = objective.make_batch(tokens.take([0]), np.zeros(1, np.int64), seed=0, epoch=0)
+    return batch | {"row_ids": np.empty(0, np.int64)}
 
 
 def train(objective, model, tokens, *, rank, world_size):
-    optimizer = build_optimizer(model, OptimConfig(lr=1e-3))
+    optimizer = build_optimizer(model, OptimConfig(lr=1e-3, eps=1e-4))
     module = DistributedDataParallel(model) if world_size > 1 else model
     norms = []
     for step in range(NUM_STEPS):
         whole = np.arange(12) + 12 * step
         total = objective.num_targets(objective.make_batch(tokens.take(whole), whole, seed=0, epoch=0))
-        # Uneven micro-batches: the first exercises no_sync, the shares hold different numbers of tokens.
-        mine = np.array_split(whole, world_size)[rank]
+        cuts, inner = PLANS[step][0], PLANS[step][1 + rank]
+        mine = np.split(whole, cuts)[rank] if world_size > 1 else whole
         micro = [
-            objective.make_batch(tokens.take(rows), rows, seed=0, epoch=0) for rows in (mine[:2], mine[2:])
+            objective.make_batch(tokens.take(rows), rows, seed=0, epoch=0)
+            for rows in np.split(mine, inner if world_size > 1 else [])
+            if len(rows)
         ]
         stats = training_step(
-            module, micro, optimizer, global_num_targets=total, world_size=world_size, max_grad_norm=1.0
+            module,
+            micro or [idle_batch(objective, tokens)],
+            optimizer,
+            global_num_targets=total,
+            world_size=world_size,
+            max_grad_norm=1.0,
+            weight=1.0 if micro else 0.0,
         )
         norms.append(stats.grad_norm)
     return norms
@@ -44,7 +72,7 @@ def train(objective, model, tokens, *, rank, world_size):
 def run_rank(rank, store, folder):
     torch.set_num_threads(1)
     dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=2)
-    for name in ("tsdae", "mlm"):
+    for name in NAMES:
         objective, model, tokens = build(name)
         norms = train(objective, model, tokens, rank=rank, world_size=2)
         torch.save({"norms": norms, "weights": model.state_dict()}, f"{folder}/{name}-{rank}.pt")

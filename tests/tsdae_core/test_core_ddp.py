@@ -11,7 +11,7 @@ def ranks(tmp_path_factory):
     return lambda name, rank: torch.load(folder / f"{name}-{rank}.pt")
 
 
-@pytest.mark.parametrize("name", ["tsdae", "mlm"])
+@pytest.mark.parametrize("name", core_ddp_worker.NAMES)
 def test_two_processes_train_to_the_weights_of_one(ranks, name):
     first, second = ranks(name, 0), ranks(name, 1)
     for key, value in first["weights"].items():

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 from transformers import PreTrainedTokenizerFast
 
 from tsdae_core.batch import Batch, LossSums, int64_tensor

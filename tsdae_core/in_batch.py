@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch import Tensor, nn
+from torch import Tensor
 
 from tsdae_core.batch import Batch, LossSums
 from tsdae_core.hashing import fold_key

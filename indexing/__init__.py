@@ -6,11 +6,14 @@ Works on arrays and plain files; knows nothing of torch, Ray, MLflow or training
     hits            ranked hits, the tie rule, merging, recall
     vectors         the vectors file of a corpus shard (Parquet)
     exact           exact search, the oracle; normalising
+    index_config    what the user wants from the index
     plan            size of the corpus -> FAISS factory, training sample, search settings to try
     build           train, add, merge, tune
-    search          one FAISS index under the tie rule, exact re-scoring, selections of rows
+    stack           one or more FAISS indexes searched as one under the tie rule, deleted rows
+    search          an opened index: exact re-scoring with full vectors, selections of rows
     vector_files    full vectors by row id from memory maps
-    store           the index folder, opening it, the encoder check
+    index_metadata  what one must know to search an index, its file
+    store           the index folder, its versions, opening it, the encoder check
     faiss_library   the only file that touches FAISS
     bm25, fusion    lexical search and rank fusion, same hits
     evaluation/     tasks, runs, measures, significance, report

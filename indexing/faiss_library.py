@@ -7,7 +7,7 @@ either in an outer id map or (plain IVF types) in its inverted lists.
 
 import hashlib
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -21,6 +21,8 @@ from indexing.plan import SearchParams
 # FAISS's own stubs lack much of what it has (downcasts, search parameters): one Any here, typed below.
 faiss: Any = faiss_module
 
+# Of the file with the inverted lists of an index that was merged on disk.
+LISTS_SUFFIX = ".ivfdata"
 # A faiss.Index of any kind.
 FaissIndex: TypeAlias = Any
 # A faiss.IDSelector of any kind.
@@ -94,18 +96,24 @@ def row_ids_of(index: FaissIndex) -> Int64Array:
     return np.concatenate(parts)
 
 
-def exact_storage(inner: FaissIndex) -> FaissIndex | None:
-    """The part of an index (taken out of its id map) that keeps uncompressed float32 vectors by position.
+def split_refine(inner: FaissIndex) -> tuple[FaissIndex, FaissIndex | None]:
+    """What is searched first, and what stores vectors to score candidates with; both by position.
 
-    The index itself if Flat, the re-ranking store of `...,RFlat`, None where final scores are compressed.
+    (codes, stored vectors) for `...,RFlat` and `...,Refine(...)`, (the index, itself) for Flat, (the index,
+    None) for types whose own scores are final. `inner` was taken out of its id map.
     """
-    if isinstance(inner, faiss.IndexRefineFlat):
-        return faiss.downcast_index(inner.refine_index)
-    return inner if type(inner) in (faiss.IndexFlat, faiss.IndexFlatIP) else None
+    if isinstance(inner, faiss.IndexRefine):
+        return faiss.downcast_index(inner.base_index), faiss.downcast_index(inner.refine_index)
+    return inner, inner if is_exhaustive(inner) else None
+
+
+def is_exhaustive(inner: FaissIndex) -> bool:
+    """Whether this is a plain array of uncompressed float32 vectors."""
+    return type(inner) in (faiss.IndexFlat, faiss.IndexFlatIP)
 
 
 def stored_vectors(storage: FaissIndex, positions: Int64Array) -> Float32Array:
-    """Vectors float32[p, d] at these positions of an `exact_storage`."""
+    """Vectors float32[p, d] at these positions of a storage of `split_refine`, decoded."""
     vectors: Float32Array = storage.reconstruct_batch(np.ascontiguousarray(positions, dtype=np.int64))
     return vectors
 
@@ -187,6 +195,31 @@ def merge_into(target: FaissIndex, other: FaissIndex, *, renumber: bool = False)
             raise ValueError(f"{type(target).__name__} cannot be merged: {_reason(error)}") from error
 
 
+def merge_on_disk(trained: FaissIndex, parts: Sequence[Path], output: Path) -> FaissIndex:
+    """The inverted lists of index files written to `output` one after the other, `trained` set to use them.
+
+    Raises:
+        ValueError: not plain inverted lists, or the counts do not add up.
+    """
+    target = faiss.downcast_index(trained)
+    if not isinstance(target, faiss.IndexIVF) or isinstance(target, faiss.IndexIVFFastScan):
+        raise ValueError(
+            f"{type(target).__name__} cannot be merged on disk: set index.layout=sharded, raise "
+            "index.build_memory, or use a factory of plain inverted lists such as IVF4096,SQ8"
+        )
+    # The indexes are held until the lists are copied: a downcast does not keep what it was made from alive.
+    indexes = [faiss.read_index(str(path), faiss.IO_FLAG_MMAP) for path in parts]
+    pointers = faiss.InvertedListsPtrVector()
+    for index in indexes:
+        pointers.push_back(faiss.extract_index_ivf(index).invlists)
+    merged = faiss.OnDiskInvertedLists(target.nlist, target.code_size, str(output))
+    num_rows = merged.merge_from_multiple(pointers.data(), pointers.size())
+    target.replace_invlists(merged, True)
+    merged.this.disown()
+    target.ntotal = num_rows
+    return trained  # which owns what `target` is a view of
+
+
 def trained_digest(index: FaissIndex) -> str:
     """SHA-256 over the types and everything training fixed (centroids, quantiser tables).
 
@@ -233,6 +266,9 @@ def read_faiss_file(path: Path, *, mmap: bool = False) -> FaissIndex:
     if not path.exists():
         raise FileNotFoundError(f"no index file at {path}")
     try:
+        if path.with_suffix(LISTS_SUFFIX).exists():
+            # Always mapped, and looked for beside this file wherever both were moved to.
+            return faiss.read_index(str(path), faiss.IO_FLAG_ONDISK_SAME_DIR)
         return faiss.read_index(str(path), faiss.IO_FLAG_MMAP_IFC if mmap else 0)
     except RuntimeError as error:
         raise ValueError(f"{path} is not a readable FAISS index: {_reason(error)}") from error

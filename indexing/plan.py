@@ -1,7 +1,7 @@
 """From the size of a corpus to an index type: pure arithmetic, with its reasons.
 
-Owns the configuration, the choice of a FAISS factory string, the size of the training sample and the grid of
-search settings that `indexing.build.tune_search` tries. Must not know FAISS objects or data.
+Owns the choice of a FAISS factory string, the size of the training sample, the memory it takes and the grid
+of search settings that `indexing.build.tune_search` tries. Must not know FAISS objects or data.
 The thresholds are the measured starting points (single thread, 384 dimensions): exhaustive
 search answers in well under a millisecond up to 20,000 rows; 4-bit fast-scan codes re-ranked with the stored
 vectors reach recall 0.99 up to 200,000; inverted lists are needed beyond.
@@ -10,62 +10,27 @@ vectors reach recall 0.99 up to 200,000; inverted lists are needed beyond.
 import math
 import re
 from dataclasses import dataclass, field
-from typing import Literal, TypeAlias
 
-Metric: TypeAlias = Literal["cosine", "inner_product"]
+from indexing.index_config import IndexConfig as IndexConfig
+from indexing.index_config import Metric as Metric
+from indexing.index_config import format_bytes
 
 MAX_ROWS_FLAT = 20_000
 MAX_ROWS_WITHOUT_LISTS = 200_000
 MAX_ROWS_FLAT_COARSE = 10_000_000
+# A graph is grown row by row in one task: about ten minutes on one core for so many.
+MAX_ROWS_GRAPH = 2_000_000
 ID_BYTES = 8
 TRAIN_VECTORS_PER_LIST = 50
 # Below this FAISS's k-means gives uneven lists (its own warning threshold).
 MIN_TRAIN_VECTORS_PER_CENTROID = 39
 MIN_TRAIN_VECTORS = 20_000
 HNSW_LINK_BYTES = 4
+# 8-bit scalar codes rank the best ten well enough up to here; half floats beyond.
+MAX_TARGET_FOR_8_BIT = 0.9
 
 _REFINE_FACTORS = (1, 2, 4, 8, 16, 32, 64)
 _EF_SEARCH = (16, 32, 64, 128, 256, 512, 1024)
-
-
-@dataclass(frozen=True, kw_only=True)
-class IndexConfig:
-    """What the user wants from the index.
-
-    Attributes:
-        metric: cosine (vectors and queries are normalised) or plain inner product.
-        factory: a FAISS factory string, or "auto" to let `plan_index` choose.
-        target_recall_at_10: share of the exact best 10 that the index must find, in (0, 1].
-        max_bytes_per_vector: memory budget for each row, ids included; None = no limit. Only for "auto".
-        num_query_sample: queries on which recall is measured.
-        allow_below_target: keep an index that misses the target instead of failing.
-        seed: of k-means and of the samples.
-
-    Raises:
-        ValueError: a value outside its range.
-    """
-
-    metric: Metric = "cosine"
-    factory: str = "auto"
-    target_recall_at_10: float = 0.95
-    max_bytes_per_vector: int | None = None
-    num_query_sample: int = 200
-    allow_below_target: bool = False
-    seed: int = 0
-
-    def __post_init__(self) -> None:
-        if self.metric not in ("cosine", "inner_product"):
-            raise ValueError(f"index.metric must be cosine or inner_product, got {self.metric!r}")
-        if not self.factory.strip():
-            raise ValueError('index.factory is empty: give a FAISS factory string or "auto"')
-        if not 0 < self.target_recall_at_10 <= 1:
-            raise ValueError(f"index.target_recall_at_10 must be in (0, 1], got {self.target_recall_at_10}")
-        if self.max_bytes_per_vector is not None and self.max_bytes_per_vector <= 0:
-            raise ValueError(f"index.max_bytes_per_vector must be positive, got {self.max_bytes_per_vector}")
-        if self.num_query_sample < 1:
-            raise ValueError(f"index.num_query_sample must be at least 1, got {self.num_query_sample}")
-        if self.seed < 0:
-            raise ValueError(f"index.seed must be >= 0, got {self.seed}")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -94,7 +59,9 @@ class IndexPlan:
         num_vectors: rows planned for.
         num_train_vectors: rows the training sample should have; 0 = the type needs no training.
         nlist: inverted lists, 0 = none.
-        bytes_per_vector: memory for each row, ids included, without the shared tables.
+        bytes_per_vector: storage for each row, ids included, without the shared tables.
+        resident_bytes_per_vector: the part of it that every search reads; the rest are vectors for
+            re-ranking, which may stay on disk.
         mergeable: whether indexes of shards can be merged.
         search_params_grid: settings to try, cheapest (fewest bytes read) first.
         seed: of k-means.
@@ -108,6 +75,7 @@ class IndexPlan:
     num_train_vectors: int
     nlist: int
     bytes_per_vector: int
+    resident_bytes_per_vector: int
     mergeable: bool
     search_params_grid: tuple[SearchParams, ...]
     seed: int
@@ -123,7 +91,7 @@ def plan_index(num_vectors: int, dim: int, config: IndexConfig) -> IndexPlan:
         config: wishes; an explicit `factory` is kept and only completed with an id map.
 
     Raises:
-        ValueError: no rows, or no index type fits `max_bytes_per_vector` (the message says what would).
+        ValueError: no rows, or no index type fits `memory_budget` (the message says what would).
     """
     if num_vectors < 1 or dim < 1:
         raise ValueError(f"cannot plan an index for {num_vectors} vectors of {dim} dimensions")
@@ -137,7 +105,7 @@ def plan_index(num_vectors: int, dim: int, config: IndexConfig) -> IndexPlan:
         reasons.append("IDMap keeps our row ids, which this type cannot store itself")
     mergeable = not _graph_degree(bare)
     if not mergeable:
-        reasons.append("indexes of this type cannot be merged: build it in one task")
+        reasons.append("a graph cannot be merged: built in one task, or one graph for each shard")
     num_train = _num_train_vectors(bare, num_vectors, nlist)
     if num_train:
         reasons.append(f"trained on {num_train:,} sampled vectors")
@@ -149,6 +117,7 @@ def plan_index(num_vectors: int, dim: int, config: IndexConfig) -> IndexPlan:
         num_train_vectors=num_train,
         nlist=nlist,
         bytes_per_vector=bytes_per_vector(bare, dim),
+        resident_bytes_per_vector=resident_bytes_per_vector(bare, dim),
         mergeable=mergeable,
         search_params_grid=_search_grid(bare, num_vectors, dim, nlist),
         seed=config.seed,
@@ -157,49 +126,81 @@ def plan_index(num_vectors: int, dim: int, config: IndexConfig) -> IndexPlan:
 
 
 def bytes_per_vector(factory: str, dim: int) -> int:
-    """Memory for one row of the factory's type, 8 bytes of id included, without the shared tables."""
-    scan, refine = _scan_and_refine_bytes(factory, dim)
-    links = _graph_degree(factory) * 2 * HNSW_LINK_BYTES
-    return math.ceil(scan + refine + links) + ID_BYTES
+    """Storage of one row of the factory's type, 8 bytes of id included, without the shared tables."""
+    return resident_bytes_per_vector(factory, dim) + math.ceil(_scan_and_refine_bytes(factory, dim)[1])
+
+
+def resident_bytes_per_vector(factory: str, dim: int) -> int:
+    """The part of `bytes_per_vector` that every search reads: codes, links and ids."""
+    scan, _ = _scan_and_refine_bytes(factory, dim)
+    return math.ceil(scan) + _graph_degree(factory) * 2 * HNSW_LINK_BYTES + ID_BYTES
 
 
 def _choose(num_vectors: int, dim: int, config: IndexConfig) -> tuple[str, list[str]]:
-    candidates, reasons = _candidates(num_vectors, dim)
-    budget = config.max_bytes_per_vector
+    candidates, reasons = _candidates(num_vectors, dim, config)
+    budget = config.memory_budget_bytes
     if budget is None:
-        return candidates[0], [*reasons, f"{bytes_per_vector(candidates[0], dim):,} bytes for each vector"]
+        total = format_bytes(num_vectors * bytes_per_vector(candidates[0], dim))
+        return candidates[0], [
+            *reasons,
+            f"{bytes_per_vector(candidates[0], dim):,} bytes a row, {total} in all",
+        ]
+    per_row = budget / num_vectors
+    asked = f"{format_bytes(budget)} ({per_row:,.1f} a row)"
     for candidate in candidates:
-        size = bytes_per_vector(candidate, dim)
-        if size <= budget:
-            return candidate, [*reasons, f"{size:,} bytes for each vector, within the budget of {budget:,}"]
-    sizes = ", ".join(f"{candidate} {bytes_per_vector(candidate, dim):,}" for candidate in candidates)
+        if (size := bytes_per_vector(candidate, dim)) <= per_row:
+            return candidate, [*reasons, f"{size:,} bytes a row, within the budget of {asked}"]
+    for candidate in candidates:
+        size = resident_bytes_per_vector(candidate, dim)
+        if size <= per_row:
+            on_disk = bytes_per_vector(candidate, dim) - size
+            why = (
+                f"{size:,} bytes a row, within the budget of {asked}; {on_disk:,} more for re-ranking on disk"
+            )
+            return candidate, [*reasons, why]
+    sizes = ", ".join(
+        f"{candidate} {resident_bytes_per_vector(candidate, dim):,}" for candidate in candidates
+    )
     raise ValueError(
-        f"no index type fits index.max_bytes_per_vector={budget} for {dim} dimensions "
-        f"(bytes needed: {sizes}); raise the budget, cut the dimensions, or give index.factory yourself"
+        f"no index type fits index.memory_budget={config.memory_budget} for {num_vectors:,} vectors of {dim} "
+        f"dimensions: {per_row:,.1f} bytes a row (needed: {sizes}); raise the budget, cut the dimensions "
+        "(embed.dim), or give index.factory yourself"
     )
 
 
-def _candidates(num_vectors: int, dim: int) -> tuple[list[str], list[str]]:
+def _candidates(num_vectors: int, dim: int, config: IndexConfig) -> tuple[list[str], list[str]]:
+    """Bare factory strings that can meet the target, the most wanted first."""
     if num_vectors <= MAX_ROWS_FLAT:
         reason = f"{num_vectors:,} vectors: exhaustive search is fast enough and exact"
         return ["Flat", "SQfp16", "SQ8"], [reason]
-    can_halve, can_quarter = dim % 2 == 0, dim % 4 == 0
-    half, quarter = f"PQ{dim // 2}x4fs", f"PQ{dim // 4}x4fs"
-    no_codes = [] if can_halve else [f"{dim} dimensions do not split into equal parts: no product quantiser"]
+    half, quarter = _product_codes(dim)
+    needs_half_floats = config.target_recall_at_10 > MAX_TARGET_FOR_8_BIT
+    stored = ["SQfp16", "SQ8"] if needs_half_floats else ["SQ8"]
+    reasons = [] if half else [f"{dim} dimensions do not split into equal parts: no product quantiser"]
+    if needs_half_floats:
+        reasons.append(f"recall over {MAX_TARGET_FOR_8_BIT} needs vectors finer than 8 bits to rank with")
+    graphs = []
+    if config.prefer == "latency" and num_vectors <= MAX_ROWS_GRAPH:
+        graphs = [f"HNSW32,{kind}" for kind in stored]
+        reasons.insert(0, "a graph answers single queries fastest, where its memory fits")
     if num_vectors <= MAX_ROWS_WITHOUT_LISTS:
-        reason = (
-            f"{num_vectors:,} vectors: scanning 4-bit codes of all rows, re-ranked, needs no inverted lists"
-        )
-        refined = [f"{quarter},RFlat"] if can_quarter else [f"{half},RFlat"] if can_halve else []
-        compact = [f"{half},Refine(SQ8)"] if can_halve else []
-        plain = ["SQ8"] + ([half] if can_halve else [])
-        return refined + compact + plain, [reason, *no_codes]
+        why = f"{num_vectors:,} vectors: scanning 4-bit codes of all rows, re-ranked, needs no inverted lists"
+        scanned = [f"{quarter or half},RFlat", *(f"{half},Refine({kind})" for kind in stored)] if half else []
+        return graphs + scanned + stored, [why, *reasons]
     nlist = _num_lists_for(num_vectors)
     coarse = f"IVF{nlist}" if num_vectors <= MAX_ROWS_FLAT_COARSE else f"IVF{nlist}_HNSW32"
-    reason = f"{num_vectors:,} vectors: {nlist:,} inverted lists (about 4 sqrt(n), a power of two)"
-    compact = [f"{coarse},{half},Refine(SQ8)"] if can_halve else []
-    plain = [f"{coarse},SQ8"] + ([f"{coarse},{half}"] if can_halve else [])
-    return compact + plain, [reason, *no_codes]
+    why = f"{num_vectors:,} vectors: {nlist:,} inverted lists (about 4 sqrt(n), a power of two)"
+    codes = [code for code in (half, quarter) if code]
+    refined = [f"{coarse},{code},Refine({kind})" for kind in stored for code in codes]
+    plain = [f"{coarse},{kind}" for kind in stored]
+    smallest = [f"{coarse},RaBitQ,Refine({stored[0]})"]
+    return graphs + refined + plain + smallest, [why, *reasons]
+
+
+def _product_codes(dim: int) -> tuple[str, str]:
+    """4-bit product codes of d/2 and d/4 parts; "" where d does not split."""
+    half = f"PQ{dim // 2}x4fs" if dim % 2 == 0 else ""
+    return half, f"PQ{dim // 4}x4fs" if dim % 4 == 0 else ""
 
 
 def _num_lists_for(num_vectors: int) -> int:

@@ -6,6 +6,7 @@ opens it; files are written uncompressed because floats of embeddings do not com
 """
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
 import numpy as np
@@ -15,6 +16,7 @@ import pyarrow.fs
 import pyarrow.parquet as pq
 
 from indexing.arrays import Float32Array, Int64Array, as_row_ids, as_vectors, check_finite, shorten
+from indexing.exact import normalize_rows
 
 VectorDtype: TypeAlias = Literal["float16", "float32"]
 
@@ -23,6 +25,30 @@ VECTOR_COLUMN = "vector"
 ROWS_PER_GROUP = 65536
 
 _ARROW_TYPES = {"float16": pa.float16(), "float32": pa.float32()}
+
+
+@dataclass(frozen=True, kw_only=True)
+class VectorForm:
+    """What is kept of an encoder's vectors; the same for documents and queries.
+
+    dim: the first so many numbers (matryoshka encoders put most of the meaning there); None = all.
+    normalize: scale to length 1, after the cut.
+    """
+
+    dim: int | None = None
+    normalize: bool = False
+
+    def apply(self, vectors: npt.ArrayLike) -> Float32Array:
+        """Vectors float32[n, dim] of vectors float[n, d].
+
+        Raises:
+            ValueError: d is less than `dim`.
+        """
+        array = as_vectors(vectors, what="vectors of the encoder")
+        if self.dim is not None and self.dim > array.shape[1]:
+            raise ValueError(f"embed.dim is {self.dim}, the encoder gives {array.shape[1]} numbers")
+        array = np.ascontiguousarray(array[:, : self.dim])
+        return normalize_rows(array) if self.normalize else array
 
 
 def write_vectors(

@@ -1,11 +1,14 @@
 """The plan is arithmetic: what it picks, what it refuses, and that FAISS accepts every plan."""
 
+import dataclasses
+
 import faiss
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from indexing.plan import IndexConfig, bytes_per_vector, plan_index
+from indexing.index_config import parse_bytes
+from indexing.plan import IndexConfig, bytes_per_vector, plan_index, resident_bytes_per_vector
 
 
 @pytest.mark.parametrize(
@@ -15,8 +18,8 @@ from indexing.plan import IndexConfig, bytes_per_vector, plan_index
         (20_000, "IDMap,Flat"),
         (20_001, "IDMap,PQ96x4fs,RFlat"),
         (200_000, "IDMap,PQ96x4fs,RFlat"),
-        (1_000_000, "IDMap,IVF4096,PQ192x4fs,Refine(SQ8)"),
-        (100_000_000, "IDMap,IVF32768_HNSW32,PQ192x4fs,Refine(SQ8)"),
+        (1_000_000, "IDMap,IVF4096,PQ192x4fs,Refine(SQfp16)"),
+        (100_000_000, "IDMap,IVF32768_HNSW32,PQ192x4fs,Refine(SQfp16)"),
     ],
 )
 def test_type_by_size_at_384_dimensions(num_vectors, factory):
@@ -40,17 +43,27 @@ def test_bytes_for_each_vector(factory, size):
 
 
 @settings(max_examples=60, deadline=None)
-@given(num_vectors=st.integers(1, 10**9), dim=st.integers(1, 1100), budget=st.none() | st.integers(1, 5000))
-def test_every_plan_is_one_that_faiss_can_make_and_fits_the_budget(num_vectors, dim, budget):
-    smallest = min(bytes_per_vector(kind, dim) for kind in ("SQ8", f"PQ{max(dim // 2, 1)}x4fs"))
-    if budget is not None and budget < dim + smallest:
-        budget = dim + smallest
-    plan = plan_index(num_vectors, dim, IndexConfig(max_bytes_per_vector=budget))
+@given(
+    num_vectors=st.integers(1, 10**9),
+    dim=st.integers(1, 1100),
+    row_budget=st.none() | st.integers(1, 5000),
+    prefer=st.sampled_from(["throughput", "latency"]),
+    target=st.floats(0.5, 1.0),
+)
+def test_every_plan_is_one_that_faiss_can_make_and_fits_the_budget(
+    num_vectors, dim, row_budget, prefer, target
+):
+    config = IndexConfig(prefer=prefer, target_recall_at_10=target)
+    if row_budget is not None:
+        enough = max(row_budget, resident_bytes_per_vector("SQ8", dim) + dim)
+        config = dataclasses.replace(config, memory_budget=str(enough * num_vectors))
+    plan = plan_index(num_vectors, dim, config)
     index = faiss.index_factory(dim, plan.factory, faiss.METRIC_INNER_PRODUCT)
     assert index.d == dim
-    assert budget is None or plan.bytes_per_vector <= budget
+    assert row_budget is None or plan.resident_bytes_per_vector <= enough
+    assert plan.resident_bytes_per_vector <= plan.bytes_per_vector
     assert plan.nlist <= max(1, plan.num_train_vectors) <= num_vectors
-    assert plan.mergeable
+    assert plan.mergeable or prefer == "latency"
     assert plan.reasons
 
 
@@ -87,7 +100,11 @@ def test_the_grid_ends_with_every_list_and_the_deepest_refinement():
         ("factory", " "),
         ("target_recall_at_10", 0.0),
         ("target_recall_at_10", 1.1),
-        ("max_bytes_per_vector", 0),
+        ("memory_budget", "0"),
+        ("memory_budget", "plenty"),
+        ("build_memory", "4 GiBs"),
+        ("prefer", "speed"),
+        ("layout", "split"),
         ("num_query_sample", 0),
         ("seed", -1),
     ],
@@ -98,18 +115,44 @@ def test_values_out_of_range_are_named(field, value):
 
 
 def test_a_budget_nothing_fits_is_refused_with_what_each_type_needs():
-    with pytest.raises(ValueError, match=r"max_bytes_per_vector=50 .*SQ8 392.*raise the budget"):
-        plan_index(1_000_000, 384, IndexConfig(max_bytes_per_vector=50))
+    with pytest.raises(ValueError, match=r"memory_budget=30MB .*30\.0 bytes a row.*RaBitQ.* 64\).*raise the"):
+        plan_index(1_000_000, 384, IndexConfig(memory_budget="30MB"))
 
 
-def test_a_tight_budget_takes_a_smaller_type():
-    plans = [plan_index(100_000, 384, IndexConfig(max_bytes_per_vector=b)) for b in (1600, 500, 395, 110)]
-    assert [plan.factory for plan in plans] == [
-        "IDMap,PQ96x4fs,RFlat",
-        "IDMap,PQ192x4fs,Refine(SQ8)",
-        "IDMap,SQ8",
-        "IDMap,PQ192x4fs",
+def test_a_tight_budget_takes_a_smaller_type_then_leaves_the_re_ranking_on_disk():
+    plans = [
+        plan_index(1_000_000, 384, IndexConfig(memory_budget=f"{size}MB", target_recall_at_10=target))
+        for size, target in ((1000, 0.95), (500, 0.95), (500, 0.9), (450, 0.9), (300, 0.95), (70, 0.95))
     ]
+    assert [plan.factory.removeprefix("IDMap,") for plan in plans] == [
+        "IVF4096,PQ192x4fs,Refine(SQfp16)",
+        "IVF4096,PQ192x4fs,Refine(SQ8)",
+        "IVF4096,PQ192x4fs,Refine(SQ8)",
+        "IVF4096,PQ96x4fs,Refine(SQ8)",
+        "IVF4096,PQ192x4fs,Refine(SQfp16)",
+        "IVF4096,PQ96x4fs,Refine(SQfp16)",
+    ]
+    assert "on disk" not in " ".join(plans[3].reasons)
+    assert "768 more for re-ranking on disk" in " ".join(plans[4].reasons)
+
+
+def test_latency_takes_a_graph_where_its_memory_fits_and_it_can_be_grown_in_one_task():
+    def chosen(num_vectors, budget):
+        return plan_index(num_vectors, 384, IndexConfig(prefer="latency", memory_budget=budget)).factory
+
+    assert chosen(20_000, None) == "IDMap,Flat"
+    assert chosen(100_000, None) == "IDMap,HNSW32,SQfp16"
+    assert chosen(100_000, "70MB") == "IDMap,HNSW32,SQ8"
+    assert chosen(100_000, "60MB") == "IDMap,PQ192x4fs,Refine(SQ8)"
+    assert chosen(5_000_000, None).startswith("IDMap,IVF")
+
+
+@pytest.mark.parametrize(
+    ("text", "size"),
+    [("1", 1), ("4GiB", 2**32), ("1.5 kb", 1500), ("2TB", 2 * 10**12), (" 7 MiB ", 7 * 2**20)],
+)
+def test_sizes_are_read_with_decimal_and_binary_units(text, size):
+    assert parse_bytes(text, setting="s") == size
 
 
 def test_nothing_to_index_is_refused():

@@ -89,7 +89,7 @@ def test_a_selection_pushed_into_faiss_finds_only_chosen_rows_and_nearly_all_of_
         assert np.isin(hits.ids[hits.ids != NO_HIT], ids[chosen]).all()
         exact = exact_search(queries, [(ids[chosen], vectors[chosen])], 100)
         assert recall_at(hits, exact, 10) >= (0.97 if with_files else 0.5)
-        assert (selection.selector is None) == (factory in ("PQ8x4fs", "PQ8x4fs,RFlat"))
+        assert (selection.selectors is None) == (factory in ("PQ8x4fs", "PQ8x4fs,RFlat"))
 
 
 @pytest.mark.parametrize("factory", ["SQ8", "PQ8x4fs", "IVF16,SQ8", "HNSW16,SQ8"])

@@ -90,7 +90,7 @@ def test_a_wrong_key_in_the_file_is_found_as_well_as_one_in_an_override(tmp_path
         ("documents=here", "documents"),
         ("evaluate.tasks.1.folder=[a]", "evaluate.tasks.1.folder"),
         ("evaluate.tasks=[{name: a}]", "evaluate.tasks.0.folder"),
-        ("index.allow_below_target=maybe", "index.allow_below_target"),
+        ("index.allow_lower_recall=maybe", "index.allow_lower_recall"),
     ],
 )
 def test_a_value_of_the_wrong_type_is_named_by_its_key(complete, override, key):

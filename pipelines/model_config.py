@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from pipelines.collection_config import require
+from tsdae_core.backbone import Attention
 from tsdae_core.scratch import ScratchConfig
 
 
@@ -17,13 +18,20 @@ class ModelConfig:
     the corpus), a local checkpoint or sentence-transformers folder, or a hub name.
     pooling: how token states become the sentence vector; the paper uses cls.
     max_tokens: texts are cut to this many tokens, special ones included.
+    attention: how a decoder-only start (LLaMA, Qwen3) encodes: bidirectional or causal; null for what its
+    folder says, bidirectional if nothing. Other starts are always bidirectional.
     """
 
     start: str = "small"
     pooling: Literal["cls", "mean", "max"] = "cls"
     max_tokens: int = 75
+    attention: Attention | None = None
     scratch: ScratchConfig = field(default_factory=ScratchConfig)
 
     def __post_init__(self) -> None:
         require(self.max_tokens >= 4, "max_tokens must be at least 4")
         require(bool(self.start), "start must name an encoder: small, scratch, a folder or a hub name")
+        require(
+            self.attention != "causal" or self.start not in ("small", "scratch"),
+            f"attention causal is for decoder-only starts, which {self.start} is not; leave it out",
+        )

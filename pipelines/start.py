@@ -47,7 +47,9 @@ def resolve_start(
         source = str(small_encoder_path()) if model.start == "small" else model.start
         reporter.note(f"start: loading {model.start}")
         try:
-            encoder = SentenceEncoder.load(source, pooling=model.pooling, max_tokens=model.max_tokens)
+            encoder = SentenceEncoder.load(
+                source, pooling=model.pooling, max_tokens=model.max_tokens, attention=model.attention
+            )
         except (OSError, ValueError) as error:
             raise InputError(
                 f"cannot load model.start '{model.start}': {_first_line(error)} "

@@ -18,6 +18,9 @@ from transformers import AutoModel
 # Called as add_vector(layer_index, states [rows, width]) after each self-attention block; returns new states.
 AddVector = Callable[[int, Tensor], Tensor]
 
+# How a backbone looks at a text when it encodes; every decoder is causal.
+Attention = Literal["bidirectional", "causal"]
+
 _RECOMPUTE = "tsdae_recomputes_layers"
 
 
@@ -35,7 +38,7 @@ class Family:
         mask_dims: 4 when the backbone takes the causal mask as it is; 3 for DeBERTa, which multiplies its
             embeddings by the mask, so that embeddings and encoder are called one after the other.
         kind: ``encoder`` for a model of its own, ``half`` for the encoder half of an encoder-decoder (T5,
-            BART), ``body`` for a decoder-only body, which gets a full mask for the encoding pass.
+            BART), ``body`` for a decoder-only body, which can encode in both directions or in its own.
         autocast: False where the backbone's own code fails under bf16 autocast and so runs in fp32 there.
     """
 
@@ -203,6 +206,15 @@ def first_layers(backbone: nn.Module, num_layers: int) -> Iterator[None]:
     finally:
         setattr(owner, name, layers)
         config.num_hidden_layers = total
+
+
+def window_reach(backbone: nn.Module) -> int | None:
+    """Return how far from itself a token sees in layers with a sliding window; None without such layers."""
+    config = backbone_config(backbone)
+    if "sliding_attention" not in (getattr(config, "layer_types", None) or ()):
+        return None
+    # Decoder-only families count the tokens seen, the query's own included; ModernBERT counts the distance.
+    return int(config.sliding_window) - int(family_of(backbone).kind == "body")
 
 
 def word_embeddings(backbone: nn.Module) -> nn.Embedding:

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
-from tsdae_core.backbone import backbone_config, family_of, max_positions
+from tsdae_core.backbone import Attention, backbone_config, family_of, max_positions
 from tsdae_core.layout import local_folder, read_folder, write_folder
 from tsdae_core.lm_head import LmHead, load_pretrained, masked_lm_state
 from tsdae_core.packed import FusedProjections, fuse_projections, plan_packing, run_packed
@@ -35,6 +35,16 @@ logger = logging.getLogger(__name__)
 
 _DEFAULT_MAX_TOKENS = 512
 _BLOCK_TEXTS = 8192
+# Kept in config.json, where other programs leave it alone.
+_ATTENTION_KEY = "tsdae_attention"
+_NOT_FINGERPRINTED = (
+    "_name_or_path",
+    "transformers_version",
+    "architectures",
+    "dtype",
+    "torch_dtype",
+    _ATTENTION_KEY,
+)
 
 
 class SentenceEncoder(nn.Module):
@@ -45,6 +55,7 @@ class SentenceEncoder(nn.Module):
         tokenizer: its fast tokenizer.
         pooling: ``cls``, ``mean`` or ``max``.
         max_tokens: longest input, special tokens included.
+        attention: ``bidirectional``, or ``causal``, which only decoder-only backbones can choose.
         use_packed: run the packed path where the backbone has BERT's shape (same numbers, faster).
         is_tuned: True when the folder looks like a finished sentence encoder: pooling, but no LM head.
         lm_head: the LM head that came with the checkpoint, or None. Not a submodule: an objective that
@@ -58,6 +69,7 @@ class SentenceEncoder(nn.Module):
         *,
         pooling: PoolingMode,
         max_tokens: int,
+        attention: Attention = "bidirectional",
         normalize: bool = False,
         heads: Sequence[nn.Module] = (),
         lm_head: LmHead | None = None,
@@ -79,6 +91,8 @@ class SentenceEncoder(nn.Module):
                 f"max_tokens={max_tokens} is more than the backbone's {limit} positions; lower it"
             )
         self.max_tokens = max_tokens
+        _check_attention(attention, backbone, pooling)
+        self.attention: Attention = attention
         self.heads = nn.ModuleList(heads)
         if normalize and not any(isinstance(head, Normalize) for head in heads):
             self.heads.append(Normalize())
@@ -93,6 +107,7 @@ class SentenceEncoder(nn.Module):
         *,
         pooling: PoolingMode | None = None,
         max_tokens: int | None = None,
+        attention: Attention | None = None,
         device: str = "cpu",
     ) -> SentenceEncoder:
         """Load a plain transformers checkpoint or a sentence-transformers folder, local or from the hub.
@@ -101,10 +116,11 @@ class SentenceEncoder(nn.Module):
             path_or_hub_id: where it is.
             pooling: overrides the folder's own; a plain checkpoint without it pools by ``cls``, the paper's.
             max_tokens: overrides the folder's own; capped by the backbone's positions.
+            attention: overrides the folder's own; a folder that says nothing encodes bidirectionally.
             device: a torch device.
 
         Raises:
-            ValueError: for a missing model, an unsupported backbone or an unsupported module.
+            ValueError: for a missing model, an unsupported backbone, module or choice.
         """
         parts = read_folder(local_folder(path_or_hub_id))
         tokenizer = AutoTokenizer.from_pretrained(str(parts.transformer))
@@ -116,6 +132,7 @@ class SentenceEncoder(nn.Module):
             tokenizer,
             pooling=pooling or parts.pooling or "cls",
             max_tokens=min(wanted, max_positions(backbone) or wanted),
+            attention=attention or _stored_attention(backbone),
             heads=parts.heads,
             lm_head=head,
             is_tuned=parts.pooling is not None and head is None,
@@ -151,7 +168,7 @@ class SentenceEncoder(nn.Module):
         else:
             ids_T = torch.from_numpy(ids.astype(np.int64)).to(self.device)
             lengths_B = torch.from_numpy(lengths.astype(np.int64)).to(self.device)
-            hidden_TD = run_padded(self.backbone, ids_T, lengths_B, causal=False)
+            hidden_TD = run_padded(self.backbone, ids_T, lengths_B, causal=self.attention == "causal")
             rows = torch.repeat_interleave(torch.arange(len(lengths), device=self.device), lengths_B)
             first = torch.from_numpy(offsets_of(lengths)[:-1].copy()).to(self.device)
             vectors = pool(hidden_TD, first, rows, mode=self.pooling)
@@ -225,12 +242,13 @@ class SentenceEncoder(nn.Module):
                 on from here with the head it had.
         """
         folder = Path(folder)
-        family = family_of(self.backbone)
-        if family.kind == "body" or backbone_config(self.backbone).model_type == "bart":
+        body = family_of(self.backbone).kind == "body"
+        both_ways = body and self.attention == "bidirectional"
+        if both_ways or backbone_config(self.backbone).model_type == "bart":
             logger.warning(
                 "other programs run this backbone differently (%s), so %s gives other vectors there; load it "
                 "with SentenceEncoder.load",
-                "causally" if family.kind == "body" else "decoder included",
+                "causally" if body else "decoder included",
                 folder,
             )
         state, architecture = masked_lm_state(self.backbone, lm_head)
@@ -248,16 +266,19 @@ class SentenceEncoder(nn.Module):
             "dtype": str(_dtype(state)).split(".")[-1],
         }
         content.pop("_name_or_path", None)
+        if body:
+            content[_ATTENTION_KEY] = self.attention
         (folder / "config.json").write_text(json.dumps(content, indent=2, sort_keys=True) + "\n")
         self.tokenizer.save_pretrained(str(folder))
 
     def fingerprint(self) -> str:
         """Return the sha256 hex digest of all that decides a vector (weights, config, tokenizer)."""
         config = backbone_config(self.backbone).to_dict()
-        for name in ("_name_or_path", "transformers_version", "architectures", "dtype", "torch_dtype"):
+        for name in _NOT_FINGERPRINTED:
             config.pop(name, None)
         heads = [vars(head.config) if isinstance(head, Dense) else type(head).__name__ for head in self.heads]
         about = {"config": config, "pooling": self.pooling, "max_tokens": self.max_tokens, "heads": heads}
+        about["attention"] = self.attention
         about["frame"] = repr(special_frame(self.tokenizer))
         about["vocab"] = sorted(self.tokenizer.get_vocab().items())
         digest = hashlib.sha256(json.dumps(about, sort_keys=True, default=str).encode())
@@ -286,6 +307,26 @@ def _length_batches(framed: Ragged, order: Int64s, batch_tokens: int) -> Iterato
         if full:
             yield order[begin:end]
             begin = end
+
+
+def _stored_attention(backbone: nn.Module) -> Attention:
+    stored: Attention = getattr(backbone_config(backbone), _ATTENTION_KEY, "bidirectional")
+    return stored
+
+
+def _check_attention(attention: Attention, backbone: nn.Module, pooling: PoolingMode) -> None:
+    if attention not in get_args(Attention):
+        raise ValueError(
+            f"attention {attention!r} is unknown; choose one of {', '.join(get_args(Attention))}"
+        )
+    if attention == "bidirectional":
+        return
+    if family_of(backbone).kind != "body":
+        raise ValueError("attention 'causal' is for decoder-only backbones; use 'bidirectional' for this one")
+    if pooling == "cls":
+        raise ValueError(
+            "with attention 'causal' the first token sees nothing of the text; pool by mean or max"
+        )
 
 
 def _dtype(state: dict[str, Tensor]) -> torch.dtype:

@@ -123,7 +123,7 @@ class MlmModel(ObjectiveModel):
     def __init__(self, encoder: SentenceEncoder, *, seed: int) -> None:
         super().__init__()
         self.backbone = encoder.backbone
-        self.use_packed = encoder.use_packed
+        self.use_packed, self.causal = encoder.use_packed, encoder.attention == "causal"
         head = copy.deepcopy(encoder.lm_head)
         self.lm_head = head or LmHead.for_backbone(self.backbone, seed=fold_key("lm_head", seed) >> 1)
         self.to(encoder.device)
@@ -148,7 +148,7 @@ class MlmModel(ObjectiveModel):
             )
         else:
             ids_T, lengths_B = int64_tensor(batch["input_ids"], device), int64_tensor(lengths, device)
-            hidden_TD = run_padded(self.backbone, ids_T, lengths_B, causal=False)
+            hidden_TD = run_padded(self.backbone, ids_T, lengths_B, causal=self.causal)
             hidden_MD = hidden_TD.index_select(0, int64_tensor(places, device))
         return LossSums(
             self.lm_head.loss_sum(hidden_MD, targets_M, embeddings_VE=table.weight), int(targets_M.shape[0])

@@ -25,6 +25,7 @@ from tsdae_core.backbone import (
     first_position,
     layers_of,
     recomputes_layers,
+    window_reach,
     word_embeddings,
 )
 
@@ -72,16 +73,9 @@ def _precision(backbone: nn.Module) -> AbstractContextManager[Any]:
 
 
 def _forward(backbone: nn.Module, ids_BL: Tensor, real_BL: Tensor, *, causal: bool) -> Tensor:
-    dtype = word_embeddings(backbone).weight.dtype
     if causal and family_of(backbone).mask_dims == 3:
         return _run_with_3d_mask(backbone, ids_BL, real_BL)
-    if causal:
-        mask = causal_mask(real_BL, dtype=dtype)
-    elif family_of(backbone).kind == "body":
-        mask = additive_mask(real_BL[:, None, None, :].expand(-1, 1, real_BL.shape[1], -1), dtype=dtype)
-    else:
-        mask = real_BL.long()
-    inputs: dict[str, Tensor] = {"input_ids": ids_BL, "attention_mask": mask}
+    inputs: dict[str, Any] = {"input_ids": ids_BL, "attention_mask": _mask(backbone, real_BL, causal=causal)}
     if family_of(backbone).positions != "own":
         positions_L = torch.arange(real_BL.shape[1], device=ids_BL.device) + first_position(backbone)
         inputs["position_ids"] = positions_L.expand(real_BL.shape)
@@ -153,16 +147,26 @@ def real_mask(lengths_B: Tensor) -> Tensor:
     return torch.arange(int(lengths_B.max()), device=lengths_B.device) < lengths_B[:, None]
 
 
-def causal_mask(real_BL: Tensor, *, dtype: torch.dtype) -> Tensor:
-    """Return [B, 1, L, L] with 0 where a query may look at a key and the lowest number elsewhere.
+def _mask(backbone: nn.Module, real_BL: Tensor, *, causal: bool) -> Tensor | dict[str, Tensor]:
+    """Return the mask that makes the backbone look both ways, or back only, within its layers' windows.
 
-    Additive, because several families read a boolean 4-D mask wrongly and leak later tokens.
+    Ours are [B, 1, L, L] with 0 where a query sees a key and the lowest number elsewhere: additive, because
+    several families read a boolean 4-D mask wrongly and leak later tokens.
     """
-    return additive_mask(real_BL[:, None, None, :] & _earlier(real_BL), dtype=dtype)
+    if not causal and family_of(backbone).kind != "body":
+        return real_BL.long()  # the backbone makes its own of it
+    seen_BLL = real_BL[:, None, :].expand(-1, real_BL.shape[1], -1)
+    if causal:
+        seen_BLL = seen_BLL & _earlier(real_BL)
+    dtype, reach = word_embeddings(backbone).weight.dtype, window_reach(backbone)
+    full = _additive(seen_BLL, dtype)
+    if reach is None:
+        return full
+    places_L = torch.arange(real_BL.shape[1], device=real_BL.device)
+    near_LL = (places_L[:, None] - places_L).abs() <= reach
+    return {"full_attention": full, "sliding_attention": _additive(seen_BLL & near_LL, dtype)}
 
 
-def additive_mask(seen: Tensor, *, dtype: torch.dtype) -> Tensor:
-    """Return 0 where ``seen`` is True and the lowest number elsewhere."""
-    return torch.zeros(seen.shape, dtype=dtype, device=seen.device).masked_fill_(
-        ~seen, torch.finfo(dtype).min
-    )
+def _additive(seen_BLL: Tensor, dtype: torch.dtype) -> Tensor:
+    mask = torch.zeros(seen_BLL.shape, dtype=dtype, device=seen_BLL.device)
+    return mask.masked_fill_(~seen_BLL, torch.finfo(dtype).min)[:, None]

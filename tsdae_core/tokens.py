@@ -9,8 +9,7 @@ tokenizer, or what stands between two spaces, can be the whole sentence.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import chain
 from typing import Any, Literal, get_args
@@ -19,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 from transformers import PreTrainedTokenizerFast
 
+from tsdae_core.plain_tokenizer import encode_plain, plain_core
 from tsdae_core.ragged import Ragged, expand_spans
 
 # Thai, Lao, Myanmar, Khmer, kana, Han (with extensions and compatibility forms), half-width kana.
@@ -97,9 +97,9 @@ def special_frame(tokenizer: PreTrainedTokenizerFast) -> SpecialFrame:
     Raises:
         ValueError: if the framed probe does not contain the bare one.
     """
-    with _bare(tokenizer) as backend:
-        framed = list(backend.encode(_PROBE, add_special_tokens=True).ids)
-        bare = list(backend.encode(_PROBE, add_special_tokens=False).ids)
+    with plain_core(tokenizer) as core:
+        framed = list(core.encode(_PROBE, add_special_tokens=True).ids)
+        bare = list(core.encode(_PROBE, add_special_tokens=False).ids)
     for start in range(len(framed) - len(bare) + 1):
         if framed[start : start + len(bare)] == bare:
             return SpecialFrame(tuple(framed[:start]), tuple(framed[start + len(bare) :]))
@@ -119,7 +119,8 @@ def tokenize_texts(
     """Tokenize every text once, without special tokens.
 
     Args:
-        texts: B strings; empty ones are allowed and give empty rows.
+        texts: B strings; empty ones are allowed and give empty rows. The names of special tokens in them are
+            plain text.
         tokenizer: a fast tokenizer; truncation and padding stored in its tokenizer.json are not applied.
         max_tokens: cap on the tokens of a sentence, its special tokens included.
         word_unit: what noise hits as a whole. ``word`` is the tokenizer's (BERT's splits off punctuation),
@@ -137,8 +138,7 @@ def tokenize_texts(
         raise ValueError(
             f"max_tokens={max_tokens} leaves no room for text beside the special tokens; raise it"
         )
-    with _bare(tokenizer) as backend:
-        encodings = backend.encode_batch(list(texts), add_special_tokens=False)
+    encodings = encode_plain(tokenizer, texts)
     rows = [encoding.ids[:room] for encoding in encodings]
     ids = Ragged(
         np.fromiter(chain.from_iterable(rows), dtype=np.int32),
@@ -191,26 +191,3 @@ def _piece_starts(text: str, spans: Sequence[tuple[int, int]]) -> NDArray[np.boo
         starts[position] = (spaceless or was_spaceless) and begin != previous and not was_space
         previous, was_spaceless, was_space = begin, spaceless, text[begin:end].isspace()
     return starts
-
-
-@contextmanager
-def _bare(tokenizer: PreTrainedTokenizerFast) -> Iterator[Any]:
-    """Lend the tokenizer's Rust core with truncation and padding off, and put them back afterwards."""
-    backend = getattr(tokenizer, "backend_tokenizer", None)
-    if backend is None:
-        raise ValueError(
-            f"{type(tokenizer).__name__} is not a fast tokenizer; load it with AutoTokenizer "
-            "(use_fast=True) or convert it to tokenizer.json"
-        )
-    truncation, padding = backend.truncation, backend.padding
-    if truncation is not None:
-        backend.no_truncation()
-    if padding is not None:
-        backend.no_padding()
-    try:
-        yield backend
-    finally:
-        if truncation is not None:
-            backend.enable_truncation(**truncation)
-        if padding is not None:
-            backend.enable_padding(**padding)

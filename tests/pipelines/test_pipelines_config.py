@@ -112,6 +112,7 @@ def test_a_value_of_the_wrong_type_is_named_by_its_key(complete, override, key):
         ("embed.threads_per_actor=0", ("embed", "threads_per_actor")),
         ("cluster.num_cpus=0", ("cluster", "num_cpus")),
         ("model.max_tokens=3", ("model", "max_tokens")),
+        ("model.attention=causal", ("model", "attention", "decoder-only")),
         ("corpus.min_chars=0", ("corpus", "min_chars")),
         ("documents.num_shards=-1", ("documents", "num_shards")),
         ("evaluate.num_examples=-1", ("evaluate", "num_examples")),

@@ -42,6 +42,32 @@ def test_padding_and_truncation_of_the_tokenizer_file_are_ignored_and_left_alone
     assert (changed.backend_tokenizer.padding, changed.backend_tokenizer.truncation) == before
 
 
+@pytest.mark.parametrize("kind", ["wordpiece", "byte_level", "unigram"])
+def test_special_tokens_in_a_text_are_its_characters_and_added_words_stay_words(texts, kind):
+    make = {
+        "wordpiece": lambda t: train_tokenizer(t, vocab_size=300),
+        "byte_level": core_builders.byte_level_tokenizer,
+        "unigram": core_builders.unigram_tokenizer,
+    }
+    tokenizer = make[kind]([*texts, " ".join("<>[]/"), "mask cls sep unk pad"])
+    tokenizer.add_tokens(["pneumothorax"])
+    names = [name for name in tokenizer.all_special_tokens if name != tokenizer.unk_token]
+    given = [f"a {name} b{name}c pneumothorax" for name in names]
+    tokens = tokenize_texts(given, tokenizer, max_tokens=100)
+    specials = set(tokenizer.all_special_ids) - {tokenizer.unk_token_id}
+    assert not specials & set(tokens.ids.values.tolist())
+    (added,) = tokenizer("pneumothorax", add_special_tokens=False)["input_ids"]
+    for row, text in enumerate(given):
+        ids = tokens.ids.row(row)
+        assert ids[-1] == added
+        decoded = tokenizer.decode(ids, clean_up_tokenization_spaces=False)
+        if kind == "byte_level":
+            assert decoded == text
+        assert names[row].strip("<>[]").lower() in decoded.replace(" ", "")
+    # The user's own tokenizer is as it was.
+    assert tokenizer.mask_token_id in tokenizer(f"a {tokenizer.mask_token}")["input_ids"]
+
+
 def test_frames_of_both_tokenizer_kinds_are_found(texts, tokenizer):
     assert special_frame(tokenizer) == SpecialFrame((tokenizer.cls_token_id,), (tokenizer.sep_token_id,))
     assert special_frame(core_builders.byte_level_tokenizer(texts)) == SpecialFrame((0,), (2,))

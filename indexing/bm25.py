@@ -110,6 +110,17 @@ class BM25Searcher:
         parts = (np.concatenate(rows), np.concatenate(ids), np.concatenate(scores))
         return top_k_of_pairs(*parts, num_queries=len(texts), k=k)
 
+    def scores_of(self, text: str, positions: Int64Array) -> Float32Array:
+        """The scores float32[m] of chosen texts for one query; 0 where they share no word.
+
+        positions: int64[m], places in the texts that were indexed (not row ids).
+        """
+        known = self._known(text)
+        if not known:
+            return np.zeros(len(positions), np.float32)
+        scores: Float32Array = self._scorer.get_scores_from_ids(known)
+        return scores[positions]
+
     def save(self, folder: Path | str) -> None:
         """Write the index to a local folder, made if needed; `bm25.json` comes last."""
         root = Path(folder)
@@ -140,8 +151,7 @@ class BM25Searcher:
 
     def _score(self, text: str, k: int, selection: BoolArray | None) -> tuple[Int64Array, Float32Array]:
         """Positions and scores of at least the k best matching texts, ties at place k included."""
-        words = self._tokenizer.words_of(text)
-        known = [self._scorer.vocab_dict[word] for word in words if word in self._scorer.vocab_dict]
+        known = self._known(text)
         if not known:
             return np.empty(0, np.int64), np.empty(0, np.float32)
         scores: Float32Array = self._scorer.get_scores_from_ids(known)
@@ -152,6 +162,11 @@ class BM25Searcher:
             floor = np.partition(scores, len(scores) - k)[len(scores) - k]
         positions = np.flatnonzero((scores >= floor) & (scores > 0))
         return positions, scores[positions]
+
+    def _known(self, text: str) -> list[int]:
+        """The numbers of the query's words that some text has."""
+        vocabulary = self._scorer.vocab_dict
+        return [vocabulary[word] for word in self._tokenizer.words_of(text) if word in vocabulary]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -17,7 +17,8 @@ from indexing.evaluation.report_input import (
     SystemRanking,
 )
 from indexing.evaluation.report_markdown import render_markdown
-from indexing.evaluation.summary import TaskSummary, mean_over_tasks, summarise
+from indexing.evaluation.summary import mean_over_tasks, summarise
+from indexing.evaluation.table_values import TaskSummary
 
 __all__ = [
     "Curve",

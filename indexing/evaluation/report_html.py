@@ -9,7 +9,8 @@ from indexing.evaluation.report_input import Curve, QueryExample, ReportInput, S
 from indexing.evaluation.report_plots import curve_plot, interval_plot
 from indexing.evaluation.report_style import STYLE
 from indexing.evaluation.report_text import flatten_facts, legend, measure_label, percent, shorten_text
-from indexing.evaluation.summary import Cell, TaskSummary, mean_over_tasks, summarise
+from indexing.evaluation.summary import mean_over_tasks, summarise
+from indexing.evaluation.table_values import Cell, TaskSummary
 
 # The typographic minus is as wide as the plus.
 MINUS = "\u2212"

@@ -7,7 +7,8 @@ import re
 
 from indexing.evaluation.report_input import QueryExample, ReportInput
 from indexing.evaluation.report_text import flatten_facts, legend, measure_label, percent, shorten_text
-from indexing.evaluation.summary import Cell, TaskSummary, mean_over_tasks, summarise
+from indexing.evaluation.summary import mean_over_tasks, summarise
+from indexing.evaluation.table_values import Cell, TaskSummary
 
 _SPECIAL = re.compile(r"([\\`*_{}\[\]<>#|~])")
 

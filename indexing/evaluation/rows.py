@@ -17,33 +17,38 @@ _SCHEMA = pa.schema(
         pa.field("query_id", pa.string(), nullable=False),
         pa.field("measure", pa.string(), nullable=False),
         pa.field("value", pa.float64(), nullable=False),
+        pa.field("group", pa.string(), nullable=False),
     ]
 )
 
 
 @dataclass(frozen=True)
 class QueryScore:
-    """What one measure says about one query; `value` in [0, 1]."""
+    """What one measure says about one query; `value` in [0, 1]. `group` as in `text_tasks`."""
 
     query_id: str
     measure: str
     value: float
+    group: str = ""
 
 
 @dataclass(frozen=True)
 class PerQueryRow:
-    """A query score of one system on one task."""
+    """A query score of one system on one task; a query id is unique within its group."""
 
     system: str
     task: str
     query_id: str
     measure: str
     value: float
+    group: str = ""
 
 
 def label_rows(scores: Iterable[QueryScore], *, system: str, task: str) -> list[PerQueryRow]:
     """Say which system and task the scores belong to."""
-    return [PerQueryRow(system, task, score.query_id, score.measure, score.value) for score in scores]
+    return [
+        PerQueryRow(system, task, score.query_id, score.measure, score.value, score.group) for score in scores
+    ]
 
 
 def write_rows(filesystem: pyarrow.fs.FileSystem, path: str, rows: Sequence[PerQueryRow]) -> None:

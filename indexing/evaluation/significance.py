@@ -41,23 +41,47 @@ def bootstrap_interval(
     Raises:
         ValueError: no values, NaN, or a parameter outside its range.
     """
-    column = _values(values, what="bootstrap_interval")
+    return grouped_bootstrap_interval([values], confidence=confidence, num_resamples=num_resamples, seed=seed)
+
+
+def grouped_bootstrap_interval(
+    groups: Sequence[npt.ArrayLike],
+    *,
+    confidence: float = 0.95,
+    num_resamples: int = 10_000,
+    seed: int = 0,
+) -> Interval:
+    """As `bootstrap_interval`, for the mean of the groups' means; queries are drawn within their group.
+
+    Args:
+        groups: float[n] for each group, n >= 1.
+        confidence: as there.
+        num_resamples: as there.
+        seed: as there.
+    """
+    columns = [_values(values, what="bootstrap_interval") for values in groups]
     if not 0 < confidence < 1 or num_resamples < 100:
         raise ValueError(
             f"bootstrap_interval: expected confidence in (0, 1) and at least 100 resamples, "
             f"got {confidence} and {num_resamples}"
         )
     rng = np.random.default_rng(seed)
-    means = np.empty(num_resamples)
-    block = max(1, _BLOCK_ENTRIES // len(column))
-    for start in range(0, num_resamples, block):
-        rows = means[start : start + block]
-        picks = rng.integers(0, len(column), size=(len(rows), len(column)), dtype=np.int32)
-        rows[:] = column[picks].mean(axis=1)
+    means = np.zeros(num_resamples)
+    for column in columns:
+        block = max(1, _BLOCK_ENTRIES // len(column))
+        for start in range(0, num_resamples, block):
+            rows = means[start : start + block]
+            picks = rng.integers(0, len(column), size=(len(rows), len(column)), dtype=np.int32)
+            rows += column[picks].mean(axis=1) / len(columns)
+    mean = float(np.mean([column.mean() for column in columns]))
+    return interval_of(mean, means, confidence=confidence)
+
+
+def interval_of(value: float, resampled: Float64Array, *, confidence: float = 0.95) -> Interval:
+    """The percentile interval of a statistic from its resampled values float[b]."""
     tail = (1 - confidence) / 2
-    mean = float(column.mean())
-    low, high = np.quantile(means, [tail, 1 - tail])
-    return Interval(mean=mean, low=min(float(low), mean), high=max(float(high), mean))
+    low, high = np.quantile(resampled, [tail, 1 - tail])
+    return Interval(mean=value, low=min(float(low), value), high=max(float(high), value))
 
 
 def randomisation_test(

@@ -6,8 +6,6 @@ with the header `query-id corpus-id score`; optionally `corpus.jsonl` with `_id`
 may be gzipped (`.gz`), have Windows line ends and a byte order mark.
 """
 
-import gzip
-import json
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -15,6 +13,7 @@ from dataclasses import dataclass, field
 import pyarrow.fs
 
 from indexing.arrays import shorten
+from indexing.evaluation.text_files import find_file, json_lines, text_lines
 
 
 @dataclass(frozen=True)
@@ -99,11 +98,11 @@ def read_beir_task(
     """
     task_name = name or folder.rstrip("/").rsplit("/", maxsplit=1)[-1]
     candidates = [qrels_file] if qrels_file else [f"qrels/{split}.tsv", "qrels.tsv"]
-    qrels = _read_qrels(filesystem, _find(filesystem, folder, candidates))
+    qrels = _read_qrels(filesystem, find_file(filesystem, folder, candidates))
     texts: dict[str, str] = {}
     repeated: list[str] = []
-    path = _find(filesystem, folder, [queries_file])
-    for where, fields in _json_lines(filesystem, path):
+    path = find_file(filesystem, folder, [queries_file])
+    for where, fields in json_lines(filesystem, path):
         query_id = _string(fields, "_id", where)
         if query_id in texts:
             repeated.append(query_id)
@@ -135,7 +134,7 @@ def read_beir_corpus(
         FileNotFoundError: no such file.
         ValueError: a malformed line, with file and line number.
     """
-    for where, fields in _json_lines(filesystem, _find(filesystem, folder, [corpus_file])):
+    for where, fields in json_lines(filesystem, find_file(filesystem, folder, [corpus_file])):
         doc_id = _string(fields, "_id", where)
         title = _string(fields, "title", where) if fields.get("title") is not None else ""
         yield Document(doc_id, title, _string(fields, "text", where))
@@ -143,7 +142,7 @@ def read_beir_corpus(
 
 def _read_qrels(filesystem: pyarrow.fs.FileSystem, path: str) -> dict[str, dict[str, int]]:
     qrels: dict[str, dict[str, int]] = {}
-    for number, line in _lines(filesystem, path):
+    for number, line in text_lines(filesystem, path):
         parts = line.split("\t") if "\t" in line else line.split()
         if number == 1 and parts[-1].strip().lower() == "score":
             continue
@@ -160,41 +159,6 @@ def _read_qrels(filesystem: pyarrow.fs.FileSystem, path: str) -> dict[str, dict[
             raise ValueError(f"{path}: line {number}: two grades for query {query_id!r}, document {doc_id!r}")
         judged[doc_id] = grade
     return qrels
-
-
-def _json_lines(filesystem: pyarrow.fs.FileSystem, path: str) -> Iterator[tuple[str, dict[str, object]]]:
-    for number, line in _lines(filesystem, path):
-        where = f"{path}: line {number}"
-        try:
-            fields = json.loads(line)
-        except json.JSONDecodeError as error:
-            raise ValueError(f"{where}: not JSON ({error.msg})") from error
-        if not isinstance(fields, dict):
-            raise ValueError(f"{where}: expected a JSON object, got {type(fields).__name__}")
-        yield where, fields
-
-
-def _lines(filesystem: pyarrow.fs.FileSystem, path: str) -> Iterator[tuple[int, str]]:
-    """Line numbers from 1 and lines, decoded, without line ends, byte order mark and blank lines."""
-    with filesystem.open_input_stream(path, compression=None) as stream:
-        data: bytes = stream.read()
-    try:
-        text = (gzip.decompress(data) if path.endswith(".gz") else data).decode("utf-8-sig")
-    except (UnicodeDecodeError, OSError, EOFError) as error:
-        raise ValueError(f"{path}: not readable as UTF-8 text ({error})") from error
-    # Only \n ends a line: JSON strings may hold U+2028 and its like, which str.splitlines would cut at.
-    for number, line in enumerate(text.split("\n"), start=1):
-        stripped = line.removesuffix("\r")
-        if stripped.strip():
-            yield number, stripped
-
-
-def _find(filesystem: pyarrow.fs.FileSystem, folder: str, names: list[str]) -> str:
-    paths = [f"{folder.rstrip('/')}/{name}{ending}" for name in names for ending in ("", ".gz")]
-    for info in filesystem.get_file_info(paths):
-        if info.type == pyarrow.fs.FileType.File:
-            return str(info.path)
-    raise FileNotFoundError(f"none of these files exists: {', '.join(paths)}")
 
 
 def _string(fields: dict[str, object], key: str, where: str) -> str:

@@ -1,0 +1,155 @@
+"""Averaged word vectors as a sentence encoder: GloVe, word2vec and fastText files, numpy only.
+
+Owns the file formats and the average, plain or weighted by inverse document frequency. Must not know tasks.
+Formats by content: text with one word and its numbers per line (GloVe; word2vec's and fastText's `.vec` begin
+with a line of counts), and word2vec's binary format. fastText's `.bin`, of pieces of words, is refused.
+"""
+
+from __future__ import annotations
+
+import gzip
+import math
+from collections import Counter
+from collections.abc import Collection, Iterator, Sequence
+from io import BufferedReader
+from pathlib import Path
+
+import numpy as np
+
+from indexing.arrays import Float32Array
+from indexing.bm25 import Tokenizer
+
+_FASTTEXT_MAGIC = (793712314).to_bytes(4, "little")
+
+
+class WordVectors:
+    """Word vectors ready to average.
+
+    Attributes:
+        words: word -> row.
+        vectors: float32[number of words, d].
+        weights: word -> weight in the average; a word without one has weight 1. None = plain average.
+    """
+
+    def __init__(
+        self, words: dict[str, int], vectors: Float32Array, weights: dict[str, float] | None = None
+    ) -> None:
+        self.words, self.vectors, self.weights = words, vectors, weights
+        self._tokenizer = Tokenizer()
+
+    @property
+    def dim(self) -> int:
+        """Width of the vectors."""
+        return int(self.vectors.shape[1])
+
+    def weighted_by_idf(self, texts: Sequence[str]) -> WordVectors:
+        """The same vectors with the weight log(n / df) of each word in `texts`; unseen words have log(n)."""
+        frequency: Counter[str] = Counter()
+        for text in texts:
+            frequency.update(set(self._tokenizer.words_of(text)))
+        total = max(2, len(texts))
+        unseen = math.log(total)
+        weights = {
+            word: math.log(total / frequency[word]) if word in frequency else unseen for word in self.words
+        }
+        return WordVectors(self.words, self.vectors, weights)
+
+    def encode(self, texts: Sequence[str]) -> Float32Array:
+        """float32[n, d]: the (weighted) mean over the known lower-cased words of each text; 0 without any."""
+        out = np.zeros((len(texts), self.dim), np.float32)
+        for place, text in enumerate(texts):
+            known = [word for word in self._tokenizer.words_of(text) if word in self.words]
+            if not known:
+                continue
+            rows = self.vectors[[self.words[word] for word in known]]
+            if self.weights is None:
+                out[place] = rows.mean(axis=0)
+                continue
+            weights = np.array([self.weights[word] for word in known], np.float32)
+            # Weights that are all 0 (words of every text) leave the zero vector: such a text says nothing.
+            out[place] = weights @ rows / max(float(weights.sum()), 1e-9)
+        return out
+
+
+def read_word_vectors(path: Path | str, *, only: Collection[str] | None = None) -> WordVectors:
+    """Read a file of word vectors, plain or gzipped.
+
+    Args:
+        path: local file.
+        only: keep these words alone, which bounds memory by them; None keeps all.
+
+    A word that occurs twice keeps its first vector.
+
+    Raises:
+        ValueError: not such a file, rows of different widths, NaN or infinity, or no word kept.
+    """
+    place = Path(path)
+    words: dict[str, int] = {}
+    rows: list[Float32Array] = []
+    for word, vector in _entries(place):
+        if word in words or (only is not None and word not in only):
+            continue
+        if rows and len(vector) != len(rows[0]):
+            raise ValueError(f"{place}: {word!r} has {len(vector)} numbers, the words before {len(rows[0])}")
+        words[word] = len(rows)
+        rows.append(vector)
+    if not rows:
+        raise ValueError(f"{place}: no word vectors{' for the words wanted' if only is not None else ''}")
+    vectors = np.stack(rows)
+    if not np.isfinite(vectors).all():
+        raise ValueError(f"{place}: NaN or infinity among the vectors")
+    return WordVectors(words, vectors)
+
+
+def _entries(place: Path) -> Iterator[tuple[str, Float32Array]]:
+    with _open(place) as stream:
+        start = stream.peek(1 << 16)
+        first, _, rest = start.partition(b"\n")
+        if start.startswith(_FASTTEXT_MAGIC):
+            raise ValueError(f"{place}: fastText's .bin is not read; give the .vec file beside it")
+        counts = first.split()
+        headed = len(counts) == 2 and all(part.isdigit() for part in counts)
+        if headed and _looks_binary(rest):
+            yield from _binary(place, stream)
+            return
+        for number, line in enumerate(stream, start=1):
+            if (number == 1 and headed) or not line.strip():
+                continue
+            yield _text_entry(line, int(counts[1]) if headed else None, f"{place}: line {number}")
+
+
+def _open(place: Path) -> gzip.GzipFile | BufferedReader:
+    try:
+        return gzip.open(place, "rb") if place.suffix == ".gz" else place.open("rb")
+    except OSError as error:
+        raise ValueError(f"cannot read word vectors from '{place}': {error.strerror or error}") from error
+
+
+def _looks_binary(rest: bytes) -> bool:
+    """Whether what follows the counts holds bytes that no text has."""
+    return any(byte < 9 for byte in rest)
+
+
+def _text_entry(line: bytes, dim: int | None, where: str) -> tuple[str, Float32Array]:
+    parts = line.decode("utf-8", errors="replace").rstrip().split(" ")
+    # GloVe's 840B words hold spaces; with a known width the numbers are the last ones.
+    width = dim if dim is not None and len(parts) > dim else len(parts) - 1
+    try:
+        vector = np.array(parts[-width:], dtype=np.float32)
+    except ValueError as error:
+        raise ValueError(f"{where}: expected a word and its numbers") from error
+    if width < 1:
+        raise ValueError(f"{where}: expected a word and its numbers")
+    return " ".join(parts[:-width]).removeprefix("\ufeff"), vector
+
+
+def _binary(place: Path, stream: gzip.GzipFile | BufferedReader) -> Iterator[tuple[str, Float32Array]]:
+    num_words, dim = map(int, stream.readline().split())
+    for _ in range(num_words):
+        word = bytearray()
+        while (sign := stream.read(1)) not in (b" ", b""):
+            word += sign
+        data = stream.read(4 * dim)
+        if len(data) != 4 * dim:
+            raise ValueError(f"{place}: the file ends before its {num_words} words")
+        yield word.decode("utf-8", errors="replace").lstrip("\n"), np.frombuffer(data, dtype="<f4")

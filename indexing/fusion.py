@@ -4,14 +4,56 @@ Knows hits only; must not know which searchers made them.
 """
 
 from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal, TypeAlias, get_args
 
 import numpy as np
 
 from indexing.arrays import Float64Array
 from indexing.hits import NO_HIT, Hits, top_k_of_pairs
 
+Fusion: TypeAlias = Literal["reciprocal_rank", "weighted"]
+
 # The constant of the paper; it damps the difference between the first places.
 RANK_OFFSET = 60
+
+
+@dataclass(frozen=True, kw_only=True)
+class FusionConfig:
+    """How the dense and the lexical ranking become one.
+
+    Attributes:
+        kind: by reciprocal rank, or by the weighted sum of scores stretched to [0, 1].
+        dense_weight: share of the dense ranking, in (0, 1); the lexical one has the rest.
+        depth: hits of each ranking that are fused, at least.
+
+    Raises:
+        ValueError: a value outside its range.
+    """
+
+    kind: Fusion = "reciprocal_rank"
+    dense_weight: float = 0.5
+    depth: int = 100
+
+    def __post_init__(self) -> None:
+        if self.kind not in get_args(Fusion):
+            raise ValueError(f"fusion.kind must be one of {', '.join(get_args(Fusion))}, got {self.kind!r}")
+        if not 0 < self.dense_weight < 1:
+            raise ValueError(f"fusion.dense_weight must be between 0 and 1, got {self.dense_weight}")
+        if self.depth < 1:
+            raise ValueError(f"fusion.depth must be at least 1, got {self.depth}")
+
+
+def fuse(dense: Hits, lexical: Hits, k: int, config: FusionConfig) -> Hits:
+    """The best k of two rankings of the same queries, as configured.
+
+    Raises:
+        ValueError: different numbers of queries, or k < 1.
+    """
+    weights = (config.dense_weight, 1 - config.dense_weight)
+    if config.kind == "weighted":
+        return weighted_score_fusion([dense, lexical], k, weights=weights)
+    return reciprocal_rank_fusion([dense, lexical], k, weights=weights)
 
 
 def reciprocal_rank_fusion(

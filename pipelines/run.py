@@ -15,6 +15,7 @@ from pipelines.embed import embed
 from pipelines.errors import InputError
 from pipelines.evaluate import evaluate
 from pipelines.index_stage import build_index
+from pipelines.lookup import build_lookup
 from pipelines.prepare import prepare
 from pipelines.progress import Reporter
 from pipelines.register import register
@@ -63,6 +64,10 @@ def _index(config: RunConfig, workspace: Location, reporter: Reporter) -> None:
     build_index(config, workspace, reporter=reporter)
 
 
+def _lookup(config: RunConfig, workspace: Location, reporter: Reporter) -> None:
+    build_lookup(config, workspace, reporter=reporter)
+
+
 def _evaluate(config: RunConfig, workspace: Location, reporter: Reporter) -> None:
     evaluate(config, workspace, reporter=reporter)
 
@@ -76,6 +81,7 @@ _STAGES: dict[str, Callable[[RunConfig, Location, Reporter], None]] = {
     "train": _train,
     "embed": _embed,
     "index": _index,
+    "lookup": _lookup,
     "evaluate": _evaluate,
     "register": _register,
 }

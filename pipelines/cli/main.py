@@ -15,21 +15,21 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.console import Console
 
+from pipelines.cli.options import DEFAULT_WORKSPACE, Workspace
+from pipelines.cli.search import rerank, search
+
 if TYPE_CHECKING:
     from pipelines.config import RunConfig
     from pipelines.progress import Reporter
 
 _CONFIG_HELP = "YAML file; the shipped ones are in configs/."
 _OVERRIDES_HELP = "Settings that win over the file, as key.subkey=value, e.g. train.num_workers=4."
-_WORKSPACE_HELP = "Folder or URL of a finished run."
-_DEFAULT_WORKSPACE = "work/quickstart"
 _CLUSTER_FOLDER = "cluster"
 
 ConfigPath = Annotated[Path, typer.Argument(metavar="CONFIG", help=_CONFIG_HELP, show_default=False)]
 Overrides = Annotated[
     list[str] | None, typer.Argument(metavar="[KEY=VALUE]...", help=_OVERRIDES_HELP, show_default=False)
 ]
-Workspace = Annotated[str, typer.Option("--workspace", "-w", help=_WORKSPACE_HELP, envvar="TSDAE_WORKSPACE")]
 
 app = typer.Typer(
     name="tsdae",
@@ -69,7 +69,7 @@ def _quiet_transformers() -> None:
 
 @app.command()
 def run(config: ConfigPath, overrides: Overrides = None) -> None:
-    """Run the whole job: prepare, train, embed, index, evaluate, register. Finished stages are not redone."""
+    """Run the whole job: all stages in order, from prepare to register. Finished stages are not redone."""
     from pipelines.cli.summary import print_summary
     from pipelines.run import run_all
 
@@ -103,6 +103,12 @@ def index(config: ConfigPath, overrides: Overrides = None) -> None:
 
 
 @app.command()
+def lookup(config: ConfigPath, overrides: Overrides = None) -> None:
+    """Store documents, words and (for compressed indexes) vectors so that search can map them from disk."""
+    _stages(["lookup"], config, overrides)
+
+
+@app.command()
 def evaluate(config: ConfigPath, overrides: Overrides = None) -> None:
     """Score the encoder before and after training, its index and BM25 on the tasks; write report/."""
     _stages(["evaluate"], config, overrides)
@@ -114,27 +120,14 @@ def register(config: ConfigPath, overrides: Overrides = None) -> None:
     _stages(["register"], config, overrides)
 
 
-@app.command()
-def search(
-    query: Annotated[str, typer.Argument(help="What to look for.", show_default=False)],
-    workspace: Workspace = _DEFAULT_WORKSPACE,
-    k: Annotated[int, typer.Option("-k", min=1, max=1000, help="Number of documents.")] = 5,
-    json_output: Annotated[
-        bool, typer.Option("--json", help="One JSON object per hit, for programs.")
-    ] = False,
-) -> None:
-    """Search the index of a finished run: ranked documents with ids, scores and texts."""
-    from pipelines.cli.summary import print_hits
-    from pipelines.search import Searcher
-
-    hits = Searcher.open(workspace).search([query], k=k)[0]
-    print_hits(hits, Console(highlight=False, soft_wrap=json_output), json_output=json_output)
+app.command()(search)
+app.command()(rerank)
 
 
 @app.command()
 def reconstruct(
     text: Annotated[str, typer.Argument(help="What to encode and rebuild.", show_default=False)],
-    workspace: Workspace = _DEFAULT_WORKSPACE,
+    workspace: Workspace = DEFAULT_WORKSPACE,
     beam: Annotated[int, typer.Option("--beam", min=1, max=64, help="Hypotheses kept; 1 is greedy.")] = 1,
     max_tokens: Annotated[
         int | None,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import sys
 from collections.abc import Sequence
@@ -109,17 +110,24 @@ def _print_next(given: str, workspace: Location, example: str | None, console: C
         console.print(f"  {command}", markup=False, soft_wrap=True)
 
 
-def print_hits(hits: Sequence[Hit], console: Console, *, json_output: bool) -> None:
-    """Ranked documents, for people or (one JSON object per line) for programs."""
+def print_hits(hits: Sequence[Hit], console: Console, *, json_output: bool, query: str = "") -> None:
+    """Ranked documents: for people, the query's words marked, or one JSON object per line for programs."""
     if json_output:
         for hit in hits:
-            console.file.write(json.dumps(asdict(hit), ensure_ascii=False) + "\n")
+            console.file.write(json.dumps(asdict(hit), ensure_ascii=False, default=str) + "\n")
         return
     if not hits:
         console.print("no documents found")
+    words = sorted({re.escape(word) for word in re.findall(r"\w{2,}", query)}, key=len, reverse=True)
     for hit in hits:
         head = f"{hit.rank}. {hit.score:.3f}  {hit.title or hit.doc_id}"
         console.print(head, style="bold", markup=False)
-        console.print(f"   {_shortened(hit.text)}", markup=False)
+        text = Text(f"   {_shortened(hit.text)}")
+        if words:
+            text.highlight_regex(rf"(?i)\b({'|'.join(words)})\b", "bold cyan")
+        console.print(text)
+        shown = [f"{key} {value}" for key, value in hit.columns.items() if value is not None]
         if hit.title:
-            console.print(f"   id {hit.doc_id}", style="dim", markup=False)
+            shown.insert(0, f"id {hit.doc_id}")
+        if shown:
+            console.print(f"   {', '.join(shown)}", style="dim", markup=False)

@@ -1,0 +1,227 @@
+"""Files of queries, of candidates and of rankings: JSONL, Parquet, plain text, TREC runs.
+
+Owns their formats and names the line of every mistake. Knows nothing of how rankings are made.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from itertools import islice
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from pipelines.errors import InputError
+from pipelines.search import Hit
+from pipelines.storage import Location
+
+_ID_KEYS = ("query_id", "_id", "id", "qid")
+_TEXT_KEYS = ("query", "text", "title")
+_OUTPUTS = (".jsonl", ".parquet", ".trec")
+_RUN_TAG = "tsdae"
+_BLOCK_QUERIES = 1_000
+_RUN_SCHEMA = pa.schema(
+    [
+        ("query_id", pa.string()),
+        ("query", pa.string()),
+        ("rank", pa.int32()),
+        ("doc_id", pa.string()),
+        ("score", pa.float32()),
+        ("title", pa.string()),
+        ("text", pa.string()),
+    ]
+)
+
+
+@dataclass(frozen=True)
+class Query:
+    """A query of a file; its id is the line number where the file has none."""
+
+    query_id: str
+    text: str
+
+
+@dataclass(frozen=True)
+class Candidates:
+    """A query and the texts to put in order, with their ids, in the order of the file."""
+
+    query: Query
+    doc_ids: tuple[str, ...]
+    texts: tuple[str, ...]
+
+
+def read_queries(path: str) -> list[Query]:
+    """Queries of a `.txt` (one per line), `.tsv` (id, text), `.jsonl` or `.parquet` file.
+
+    JSONL and Parquet take the id from query_id, _id, id or qid and the text from query, text or title.
+
+    Raises:
+        InputError: no such file, an ending or a line that cannot be used, an empty query, an id twice.
+    """
+    if path.endswith(".txt"):
+        queries = [Query(str(i), line) for i, line in enumerate(_lines(path), 1) if line.strip()]
+    elif path.endswith(".tsv"):
+        parts = [line.split("\t") for line in _lines(path) if line.strip()]
+        if any(len(columns) != 2 for columns in parts):
+            raise InputError(f"{path}: expected two columns, query id and text, in every line")
+        queries = [Query(query_id, text) for query_id, text in parts]
+    else:
+        queries = [_query(row, number, path) for number, row in enumerate(_rows(path), 1)]
+    if not queries:
+        raise InputError(f"{path} holds no queries")
+    _check(queries, path)
+    return queries
+
+
+def read_candidates(path: str) -> Iterator[Candidates]:
+    """Candidate lists of a `.jsonl` or `.parquet` file: a query and `candidates`, one query per row.
+
+    `candidates` is a list of texts, or of objects with id (or doc_id, _id) and text; a text without an id is
+    named by its place from 0. Rows are read one after the other.
+
+    Raises:
+        InputError: no such file, an ending or a row that cannot be used.
+    """
+    for number, row in enumerate(_rows(path), 1):
+        query = _query(row, number, path)
+        given = row.get("candidates")
+        if not isinstance(given, list) or not query.text.strip():
+            raise InputError(f"{path}: row {number}: expected a query and a list of `candidates`")
+        doc_ids, texts = [], []
+        for place, item in enumerate(given):
+            fields = item if isinstance(item, dict) else {"text": item}
+            name = next(
+                (fields[key] for key in ("id", "doc_id", "_id") if fields.get(key) is not None), place
+            )
+            if not isinstance(fields.get("text"), str):
+                raise InputError(f"{path}: row {number}: candidate {place} has no text")
+            doc_ids.append(str(name))
+            texts.append(fields["text"])
+        yield Candidates(query, tuple(doc_ids), tuple(texts))
+
+
+def check_output(path: str) -> None:
+    """Refuses an output file whose ending names no format that `write_rankings` knows.
+
+    Raises:
+        InputError: with the endings that it knows.
+    """
+    if not path.endswith(_OUTPUTS):
+        raise InputError(f"cannot write '{path}': its name must end in {', '.join(_OUTPUTS)}")
+
+
+def write_rankings(path: str, rankings: Iterable[tuple[Query, Sequence[Hit]]]) -> int:
+    """Writes rankings as JSONL (a line per query), Parquet (a row per hit) or a TREC run; returns how many.
+
+    The file appears when it is complete. Rankings are taken one after the other, never held all at once.
+
+    Raises:
+        InputError: an ending that names no format, or an id with white space in a TREC run.
+    """
+    check_output(path)
+    count = 0
+
+    def counted() -> Iterator[tuple[Query, Sequence[Hit]]]:
+        nonlocal count
+        for ranking in rankings:
+            count += 1
+            yield ranking
+
+    with Location.parse(path).write_atomically() as target, target.open_output() as stream:
+        if path.endswith(".parquet"):
+            _write_parquet(stream, counted())
+        else:
+            to_text = _json_line if path.endswith(".jsonl") else _trec_lines
+            for query, hits in counted():
+                stream.write(to_text(query, hits).encode())
+    return count
+
+
+def _write_parquet(stream: pa.NativeFile, rankings: Iterator[tuple[Query, Sequence[Hit]]]) -> None:
+    with pq.ParquetWriter(stream, _RUN_SCHEMA, compression="zstd") as writer:
+        while block := list(islice(rankings, _BLOCK_QUERIES)):
+            rows = [
+                {"query_id": query.query_id, "query": query.text, **_shown(hit)}
+                for query, hits in block
+                for hit in hits
+            ]
+            writer.write_table(pa.Table.from_pylist(rows, schema=_RUN_SCHEMA))
+
+
+def _shown(hit: Hit) -> dict[str, Any]:
+    return {key: value for key, value in asdict(hit).items() if key != "columns"}
+
+
+def _json_line(query: Query, hits: Sequence[Hit]) -> str:
+    content = {"query_id": query.query_id, "query": query.text, "hits": [asdict(hit) for hit in hits]}
+    return json.dumps(content, ensure_ascii=False, default=str) + "\n"
+
+
+def _trec_lines(query: Query, hits: Sequence[Hit]) -> str:
+    for name in (query.query_id, *(hit.doc_id for hit in hits)):
+        if len(name.split()) != 1:
+            raise InputError(
+                f"a TREC run cannot hold the id {name!r}: ids must be words; write .jsonl instead"
+            )
+    return "".join(
+        f"{query.query_id} Q0 {hit.doc_id} {hit.rank} {hit.score:.9g} {_RUN_TAG}\n" for hit in hits
+    )
+
+
+def _rows(path: str) -> Iterator[Mapping[str, Any]]:
+    if path.endswith(".jsonl"):
+        for number, line in enumerate(_lines(path), 1):
+            if not line.strip():
+                continue
+            try:
+                row = json.loads(line)
+            except json.JSONDecodeError as error:
+                raise InputError(f"{path}: line {number} is not JSON: {error.msg}") from error
+            if not isinstance(row, dict):
+                raise InputError(f"{path}: line {number}: expected an object, got {line[:80]!r}")
+            yield row
+    elif path.endswith(".parquet"):
+        place = _existing(path)
+        with place.filesystem.open_input_file(place.path) as stream:
+            try:
+                file = pq.ParquetFile(stream)
+            except (pa.ArrowInvalid, OSError) as error:
+                raise InputError(f"{path} is not a readable Parquet file: {error}") from error
+            for batch in file.iter_batches(_BLOCK_QUERIES):
+                yield from batch.to_pylist()
+    else:
+        raise InputError(f"cannot read '{path}': its name must end in .jsonl or .parquet")
+
+
+def _lines(path: str) -> list[str]:
+    try:
+        return _existing(path).read_bytes().decode("utf-8-sig").splitlines()
+    except UnicodeDecodeError as error:
+        raise InputError(f"{path} is not valid UTF-8") from error
+
+
+def _existing(path: str) -> Location:
+    place = Location.parse(path)
+    if not place.exists():
+        raise InputError(f"there is no file '{path}'")
+    return place
+
+
+def _query(row: Mapping[str, Any], number: int, path: str) -> Query:
+    text = next((row[key] for key in _TEXT_KEYS if isinstance(row.get(key), str)), None)
+    if text is None:
+        raise InputError(f"{path}: row {number} has no text under any of {', '.join(_TEXT_KEYS)}")
+    return Query(str(next((row[key] for key in _ID_KEYS if row.get(key) is not None), number)), text)
+
+
+def _check(queries: Sequence[Query], path: str) -> None:
+    seen: set[str] = set()
+    for query in queries:
+        if not query.text.strip():
+            raise InputError(f"{path}: query {query.query_id} is empty")
+        if query.query_id in seen:
+            raise InputError(f"{path}: query id {query.query_id} occurs twice")
+        seen.add(query.query_id)

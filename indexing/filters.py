@@ -147,8 +147,10 @@ def _expression(clause: Clause, schema: pa.Schema) -> pc.Expression:
             raise ValueError(f"filter: `contains` needs a text column, {clause.column!r} holds {kind}")
         return pc.match_substring(field, clause.values[0], ignore_case=True)
     if is_text and clause.operator in _ORDER and re.match(_NUMBER, clause.values[0]):
-        numbers = pc.if_else(pc.match_substring_regex(field, _NUMBER), pc.utf8_trim_whitespace(field), None)
-        return _COMPARE[clause.operator](pc.cast(numbers, pa.float64()), float(clause.values[0]))
+        numbers = pc.if_else(
+            pc.match_substring_regex(field, _NUMBER), pc.utf8_trim_whitespace(field), pa.scalar(None, kind)
+        )
+        return _COMPARE[clause.operator](numbers.cast(pa.float64()), float(clause.values[0]))
     values = [_typed(value, kind, clause.column) for value in clause.values]
     if clause.operator == "in":
         return field.isin(pa.array(values, kind))

@@ -31,7 +31,8 @@ from pipelines.collection import finished_manifest
 from pipelines.documents import Documents
 from pipelines.errors import InputError
 from pipelines.index_stage import INDEX_FOLDER
-from pipelines.lookup import BM25_FOLDER, LOOKUP_FOLDER, VECTORS_FOLDER
+from pipelines.lookup import LOOKUP_FOLDER
+from pipelines.lookup_tasks import BM25_FOLDER, VECTORS_FOLDER
 from pipelines.prepare import ROWS_PER_SHARD_BITS
 from pipelines.rerank import Reranker, rerank_hits
 from pipelines.storage import Location
@@ -128,6 +129,10 @@ class Searcher:
             encoder = _local(place, "encoder", kept), str(encoder_manifest.facts["encoder_fingerprint"])
         index.check_encoder(encoder[1])
         metadata = index.metadata
+        if lookup_manifest.inputs["documents"] != metadata.documents_digest:
+            raise InputError(
+                f"'{place / LOOKUP_FOLDER}' is of other documents than the index; run `tsdae lookup` first"
+            )
         info = {
             "workspace": str(place),
             "encoder": metadata.encoder_fingerprint,

@@ -141,7 +141,9 @@ def rerank(
             )
 
     count = write_rankings(output, ranked())
-    Console(stderr=True, highlight=False).print(f"rerank: {count:,} queries in {output}", markup=False)
+    Console(stderr=True, highlight=False).print(
+        f"rerank: {count:,} queries in {output}", markup=False, soft_wrap=True
+    )
 
 
 def _open(workspace: str, cross_encoder: str | None) -> tuple[Searcher, Reranker | None]:
@@ -165,7 +167,9 @@ def _answer_file(
             yield from zip(part, find([query.text for query in part]), strict=True)
 
     count = write_rankings(output, answers())
-    Console(stderr=True, highlight=False).print(f"search: {count:,} queries in {output}", markup=False)
+    Console(stderr=True, highlight=False).print(
+        f"search: {count:,} queries in {output}", markup=False, soft_wrap=True
+    )
 
 
 def _show(query: str, hits: Sequence[Hit], *, json_output: bool) -> None:

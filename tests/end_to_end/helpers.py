@@ -21,6 +21,7 @@ STAGE_FOLDERS = (
     "encoder",
     "vectors",
     "index",
+    "lookup",
     "report",
     "registration",
 )

@@ -41,7 +41,7 @@ def test_summary_shows_scores_examples_places_and_next_commands(tiny_run: TinyRu
 
 
 def test_progress_names_every_stage(tiny_run: TinyRun) -> None:
-    for stage in ("prepare", "train", "embed", "index", "evaluate", "register"):
+    for stage in ("prepare", "train", "embed", "index", "lookup", "evaluate", "register"):
         assert f"] {stage}" in tiny_run.stderr
 
 
@@ -49,7 +49,7 @@ def test_rerun_does_nothing_and_says_so(tiny_run: TinyRun) -> None:
     before = {path: path.stat().st_mtime_ns for path in tiny_run.workspace.rglob("*.parquet")}
     done = tsdae("run", str(tiny_run.config))
     assert done.returncode == 0, done.stderr
-    assert done.stderr.count("up to date") == 7
+    assert done.stderr.count("up to date") == 8
     assert {path: path.stat().st_mtime_ns for path in tiny_run.workspace.rglob("*.parquet")} == before
 
 

@@ -82,7 +82,7 @@ def _compare(
     ours = OurStep(build_encoder(shape, tokenizer))
     reference = ReferenceStep(ours)
     batches = make_batches(ours.objective, texts, tokenizer, size=size, count=count)
-    apart = abs(ours.step(batches[0]) - reference.step(batches[0]))
+    apart = abs(ours.step(batches[0]).loss - reference.step(batches[0]))
     products = MatrixProducts(count=20)
     sides: dict[str, Callable[[], object]] = {
         "ours": lambda: [ours.step(batch) for batch in batches],

@@ -28,7 +28,7 @@ from tsdae_core.hashing import keyed_permutation
 from tsdae_core.objective import Objective, build_objective
 from tsdae_core.optim import OptimConfig, build_optimizer
 from tsdae_core.scratch import ScratchConfig, build_scratch_encoder, train_tokenizer
-from tsdae_core.step import training_step
+from tsdae_core.step import StepStats, training_step
 from tsdae_core.tokens import TokenizedTexts, tokenize_texts
 from tsdae_core.tsdae import TsdaeModel
 
@@ -99,16 +99,16 @@ class OurStep:
         self.model = model.train()
         self.optimizer = build_optimizer(self.model, _OPTIM)
 
-    def step(self, batch: Batch) -> float:
-        """Trains on one batch and returns its loss in nats per target token."""
-        stats = training_step(
+    def step(self, batch: Batch, *, autocast_dtype: torch.dtype | None = None) -> StepStats:
+        """Trains on one batch."""
+        return training_step(
             self.model,
             batch,
             self.optimizer,
             global_num_targets=self.objective.num_targets(batch),
             max_grad_norm=_OPTIM.max_grad_norm,
+            autocast_dtype=autocast_dtype,
         )
-        return stats.loss
 
 
 class ReferenceStep:
@@ -210,14 +210,14 @@ class MatrixProducts:
 
 
 def alternate(sides: dict[str, Callable[[], object]], *, rounds: int) -> dict[str, list[float]]:
-    """Returns seconds of each side per round, the sides taking turns, so that both meet the same weather."""
+    """Returns CPU seconds of each side per round; the sides take turns, so that both meet one machine."""
     seconds: dict[str, list[float]] = {name: [] for name in sides}
     for number in range(rounds + 1):
         for name, call in sides.items():
-            begin = time.perf_counter()
+            begin = time.process_time()
             call()
             if number:  # the first round warms up
-                seconds[name].append(time.perf_counter() - begin)
+                seconds[name].append(time.process_time() - begin)
     return seconds
 
 

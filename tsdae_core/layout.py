@@ -68,7 +68,8 @@ def read_folder(folder: Path) -> FolderParts:
     """Read modules.json and what it points at.
 
     Raises:
-        ValueError: for modules other than Transformer, Pooling (one of cls, mean, max), Dense, Normalize.
+        ValueError: for modules other than Transformer, Pooling (one of cls, mean, max), Dense, Normalize and
+            our own Flow.
     """
     if not (folder / "modules.json").is_file():
         return FolderParts(folder, None, None, ())
@@ -85,9 +86,14 @@ def read_folder(folder: Path) -> FolderParts:
             heads.append(_read_dense(place))
         elif kind == "Normalize":
             heads.append(Normalize())
+        elif kind == "Flow":
+            from tsdae_core.flow import read_flow  # its library is loaded only where a folder has a flow
+
+            heads.append(read_flow(place))
         else:
             raise ValueError(
-                f"{folder} has a module {module['type']!r}; only Transformer, Pooling, Dense and Normalize"
+                f"{folder} has a module {module['type']!r}; "
+                "only Transformer, Pooling, Dense, Normalize and our Flow are known"
             )
     return FolderParts(transformer, pooling, max_tokens, tuple(heads))
 
@@ -112,15 +118,28 @@ def write_folder(
         (folder / name).mkdir(exist_ok=True)
         if isinstance(head, Dense):
             _write_dense(folder / name, head)
+        elif type(head).__name__ == "Flow":
+            _write_flow(folder / name, head)
         modules.append((name, type(head).__name__))
     listing = [
-        {"idx": index, "name": str(index), "path": path, "type": f"sentence_transformers.models.{kind}"}
+        {"idx": index, "name": str(index), "path": path, "type": f"{_package_of(kind)}.{kind}"}
         for index, (path, kind) in enumerate(modules)
     ]
     _write_json(folder / "modules.json", listing)
     _write_json(folder / "sentence_bert_config.json", {"max_seq_length": max_tokens, "do_lower_case": False})
     about = {"__version__": {"pytorch": str(torch.__version__)}, "similarity_fn_name": "cosine"}
     _write_json(folder / "config_sentence_transformers.json", about)
+
+
+def _package_of(kind: str) -> str:
+    return "tsdae_core.flow" if kind == "Flow" else "sentence_transformers.models"
+
+
+def _write_flow(place: Path, head: nn.Module) -> None:
+    from tsdae_core.flow import Flow, write_flow
+
+    assert isinstance(head, Flow)
+    write_flow(place, head)
 
 
 def _detached(state: dict[str, Tensor]) -> dict[str, Tensor]:

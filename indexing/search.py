@@ -15,8 +15,7 @@ from indexing.exact import exact_search, inner_products
 from indexing.faiss_library import FaissIndex
 from indexing.hits import NO_HIT, Hits, top_k_of_pairs
 from indexing.plan import Metric, SearchParams
-from indexing.stack import EXTRA_CANDIDATES, IndexStack
-from indexing.stack import StackSelection as Selection
+from indexing.stack import EXTRA_CANDIDATES, IndexStack, StackSelection
 
 # Compressed scores misplace neighbours by a few places: this many times k candidates are scored again.
 RESCORED_FACTOR = 4
@@ -27,6 +26,8 @@ MAX_ROWS_SCANNED = 20_000
 
 # row ids int64[p] -> float32[p, d], ready for inner product (normalised if the metric is cosine).
 FullVectors: TypeAlias = Callable[[Int64Array], Float32Array]
+# The rows that a filter lets through; made once by `IndexSearcher.select`, used for many searches.
+Selection: TypeAlias = StackSelection
 
 
 class IndexSearcher:

@@ -112,7 +112,7 @@ class VectorIndex:
 
 def save_index(
     folder: Path | str,
-    index: FaissIndex | Sequence[FaissIndex | Path],
+    index: FaissIndex,
     metadata: IndexMetadata,
     *,
     deleted: Int64Array | None = None,
@@ -133,7 +133,7 @@ def save_index(
         ValueError: metadata and index disagree on d or the number of rows, or an input is named twice.
         OSError: the folder cannot be written.
     """
-    parts = list(index) if isinstance(index, list | tuple) else [index]
+    parts: list[FaissIndex] = list(index) if isinstance(index, list | tuple) else [index]
     gone = np.unique(deleted) if deleted is not None else np.empty(0, dtype=np.int64)
     refuse_repeated_inputs(metadata.inputs)
     root = Path(folder)

@@ -1,22 +1,17 @@
-"""Finding and reading the user's files: Parquet, JSONL, CSV, TSV and plain text, local or remote.
+"""Finding the user's files, local or remote, and cutting them into work. Their content is `rows`' business.
 
-Owns the formats. Every reader yields Arrow tables of the asked columns, all of them strings, with the row
-number of the first row (rows count from 0, lines from 1), and every problem is an InputError that names the
-file.
+Every problem is an InputError that names the file.
 """
 
 from __future__ import annotations
 
-import csv
-import json
-import math
-from collections.abc import Iterator, Sequence
+import itertools
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 
 import pyarrow as pa
-import pyarrow.csv as pacsv
 import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 
@@ -33,10 +28,11 @@ _FORMATS = {
     ".txt": "text",
 }
 _COMPRESSIONS = {".gz": "gzip", ".bz2": "bz2", ".zst": "zstd"}
-_BATCH_ROWS = 8_192
-# A row longer than this cannot be read; Arrow parses a CSV file block by block.
-_CSV_BLOCK_BYTES = 64 << 20
 _FOOTER_THREADS = 16
+# Work that a task does in seconds to a minute: a kill loses little, and a hundred tasks find their share.
+_PIECE_BYTES = 64 << 20
+# Opening a file in an object store takes as long as reading a megabyte.
+_PIECE_FILES = 500
 
 
 @dataclass(frozen=True)
@@ -55,13 +51,30 @@ class InputFile:
         assert found is not None
         return found
 
+    @property
+    def compression(self) -> str | None:
+        """gzip, bz2, zstd or None, as the file's ending tells."""
+        name = self.relative_name.lower()
+        return next((codec for ending, codec in _COMPRESSIONS.items() if name.endswith(ending)), None)
+
+    @property
+    def has_lines(self) -> bool:
+        """Whether the file can be cut at line ends: a row is a line, and no compression hides where it is."""
+        return self.format in ("jsonl", "text") and self.compression is None
+
 
 @dataclass(frozen=True)
 class Piece:
-    """A part of a file that one task reads; row groups only for Parquet (None = the whole file)."""
+    """A part of a file that one task reads: all, or some row groups, or the lines that begin in [start, end).
+
+    first_row: the number of lines before the piece.
+    """
 
     file: InputFile
     row_groups: tuple[int, ...] | None = None
+    start: int = 0
+    end: int | None = None
+    first_row: int = 0
 
 
 def format_of(name: str) -> str | None:
@@ -180,13 +193,13 @@ def _check_footer(file: InputFile, columns: Sequence[str]) -> list[int]:
         raise InputError(
             f"'{file.place}' ({file.size_bytes} bytes) is not a readable Parquet file: {error}"
         ) from error
-    _check_schema(file, schema, columns)
+    check_schema(file, schema, columns)
     return [metadata.row_group(i).total_byte_size for i in range(metadata.num_row_groups)]
 
 
-def _check_schema(file: InputFile, schema: pa.Schema, columns: Sequence[str]) -> None:
+def check_schema(file: InputFile, schema: pa.Schema, columns: Sequence[str]) -> None:
     """The text column must hold strings; ids and titles whatever has a written form, such as numbers."""
-    _require_columns(file, columns, schema.names)
+    require_columns(file, columns, schema.names)
     for column in columns:
         kind = schema.field(column).type
         value_kind = kind.value_type if pa.types.is_dictionary(kind) else kind
@@ -198,7 +211,8 @@ def _check_schema(file: InputFile, schema: pa.Schema, columns: Sequence[str]) ->
             raise InputError(f"column '{column}' of '{file.place}' holds {kind}, expected text or numbers")
 
 
-def _require_columns(file: InputFile, columns: Sequence[str], present: Sequence[str]) -> None:
+def require_columns(file: InputFile, columns: Sequence[str], present: Sequence[str]) -> None:
+    """Refuses a file that lacks a column or has it twice."""
     for column in columns:
         if present.count(column) > 1:
             raise InputError(f"'{file.place}' has {present.count(column)} columns '{column}'; rename one")
@@ -208,174 +222,41 @@ def _require_columns(file: InputFile, columns: Sequence[str], present: Sequence[
             raise InputError(f"'{file.place}' has no column '{column}'; it has: {found}.{hint}")
 
 
-def read_piece(piece: Piece, columns: Sequence[str]) -> Iterator[tuple[int, pa.Table]]:
-    """Yields (row number of the first row, table of the asked columns as strings) in file order.
+def plan_pieces(files: Sequence[InputFile], row_groups: Mapping[str, Sequence[int]]) -> list[list[Piece]]:
+    """Work of about 64 MiB each: huge files cut where their format allows it, tiny files taken together.
 
-    columns: the text column first. Plain text has that column only, whatever it is called.
-
-    Raises:
-        InputError: the file cannot be read, lacks a column, or is not UTF-8.
+    Parquet is cut at row groups, plain text and JSON lines at line ends. CSV, whose quoted fields may hold
+    line ends, and compressed files cannot be cut: one task reads them as a stream.
     """
-    file = piece.file
-    try:
-        if file.format == "parquet":
-            yield from _read_parquet(piece, columns)
-        elif file.format in ("csv", "tsv"):
-            yield from _read_csv(file, columns)
-        elif file.format == "jsonl":
-            yield from _read_jsonl(file, columns)
-        else:
-            yield from _read_text(file, columns)
-    except (pa.ArrowException, OSError, EOFError, csv.Error) as error:
-        reason = " ".join(str(error).split())
-        raise InputError(
-            f"cannot read '{file.place}' ({file.size_bytes} bytes) as {file.format}: {reason}"
-        ) from error
+    work: list[list[Piece]] = []
+    filled = 0
+    for file in files:
+        for size, piece in _cut(file, row_groups.get(file.place.path)):
+            if not work or filled + size > _PIECE_BYTES or len(work[-1]) >= _PIECE_FILES:
+                work.append([])
+                filled = 0
+            work[-1].append(piece)
+            filled += size
+    return work
 
 
-def _read_parquet(piece: Piece, columns: Sequence[str]) -> Iterator[tuple[int, pa.Table]]:
-    file = piece.file
-    with file.place.filesystem.open_input_file(file.place.path) as stream:
-        reader = pq.ParquetFile(stream)
-        _check_schema(file, reader.schema_arrow, columns)
-        metadata = reader.metadata
-        groups = range(metadata.num_row_groups) if piece.row_groups is None else piece.row_groups
-        first_rows = [0]
-        for i in range(metadata.num_row_groups):
-            first_rows.append(first_rows[-1] + metadata.row_group(i).num_rows)
-        for group in groups:
-            row = first_rows[group]
-            for batch in reader.iter_batches(_BATCH_ROWS, row_groups=[group], columns=list(columns)):
-                yield row, _as_strings(file, batch, columns, row)
-                row += batch.num_rows
+def _cut(file: InputFile, row_groups: Sequence[int] | None) -> list[tuple[int, Piece]]:
+    """The pieces of a file with their sizes in bytes."""
+    if row_groups is not None and sum(row_groups) > _PIECE_BYTES:
+        return _cut_at_row_groups(file, row_groups)
+    if row_groups is None and file.has_lines and file.size_bytes > _PIECE_BYTES:
+        bounds = [*range(0, file.size_bytes, _PIECE_BYTES), file.size_bytes]
+        return [(end - start, Piece(file, start=start, end=end)) for start, end in itertools.pairwise(bounds)]
+    return [(file.size_bytes if row_groups is None else sum(row_groups), Piece(file))]
 
 
-def _as_strings(file: InputFile, batch: pa.RecordBatch, columns: Sequence[str], first_row: int) -> pa.Table:
-    """The columns as strings; Arrow takes bytes from Parquet unseen, so it is here that UTF-8 is checked."""
-    arrays = [batch.column(column).cast(pa.string()) for column in columns]
-    for column, array in zip(columns, arrays, strict=True):
-        try:
-            array.validate(full=True)
-        except pa.ArrowInvalid as error:
-            row = first_row + _first_not_utf8(array)
-            raise InputError(f"'{file.place}' row {row}: column '{column}' is not valid UTF-8") from error
-    return pa.table(arrays, names=list(columns))
-
-
-def _first_not_utf8(array: pa.StringArray) -> int:
-    for i, value in enumerate(array.cast(pa.binary()).to_pylist()):
-        try:
-            (value or b"").decode("utf-8")
-        except UnicodeDecodeError:
-            return i
-    return 0
-
-
-def _open(file: InputFile) -> pa.NativeFile:
-    """The file's bytes, decompressed as its ending tells."""
-    name = file.relative_name.lower()
-    codec = next((codec for ending, codec in _COMPRESSIONS.items() if name.endswith(ending)), None)
-    return file.place.filesystem.open_input_stream(file.place.path, compression=codec)
-
-
-def _read_csv(file: InputFile, columns: Sequence[str]) -> Iterator[tuple[int, pa.Table]]:
-    """Only an unquoted empty field is null: `NA` and `null` are words, `""` is an empty text."""
-    delimiter = "\t" if file.format == "tsv" else ","
-    header = csv.reader((line for _, line in _lines(file)), delimiter=delimiter)
-    names = next((cells for cells in header if cells), None)
-    if names is None:
-        raise InputError(f"'{file.place}' is empty ({file.size_bytes} bytes)")
-    _require_columns(file, columns, names)
-    with _open(file) as stream:
-        reader = pacsv.open_csv(
-            stream,
-            # One thread: a task has one CPU, and errors then name the row.
-            read_options=pacsv.ReadOptions(use_threads=False, block_size=_CSV_BLOCK_BYTES),
-            parse_options=pacsv.ParseOptions(delimiter=delimiter, newlines_in_values=True),
-            convert_options=pacsv.ConvertOptions(
-                # The asked columns alone, so that the type of no other one is guessed.
-                include_columns=list(columns),
-                column_types=dict.fromkeys(columns, pa.string()),
-                null_values=[""],
-                strings_can_be_null=True,
-                quoted_strings_can_be_null=False,
-            ),
-        )
-        row = 0
-        for batch in reader:
-            yield row, pa.Table.from_batches([batch])
-            row += batch.num_rows
-
-
-def _read_jsonl(file: InputFile, columns: Sequence[str]) -> Iterator[tuple[int, pa.Table]]:
-    row, values = 0, list[list[str | None]]()
-    for number, line in _lines(file):
-        if not line.strip():
-            continue
-        try:
-            value = json.loads(line)
-        except (ValueError, RecursionError) as error:
-            reason = error.msg if isinstance(error, json.JSONDecodeError) else error
-            raise InputError(f"'{file.place}' line {number + 1} is not JSON: {reason}") from error
-        if not isinstance(value, dict):
-            raise InputError(f"'{file.place}' line {number + 1} is not a JSON object")
-        if row == 0 and not values:
-            _require_columns(file, columns, list(value))
-        values.append([_as_text(value.get(column)) for column in columns])
-        if len(values) == _BATCH_ROWS:
-            yield row, _table(values, columns)
-            row, values = row + len(values), []
-    if values:
-        yield row, _table(values, columns)
-
-
-def _as_text(value: object) -> str | None:
-    """JSON strings without lone surrogates, numbers (ids) as text, anything else as null."""
-    if isinstance(value, bool) or not isinstance(value, str | int | float):
-        return None
-    if isinstance(value, float) and not math.isfinite(value):
-        return None
-    text = str(value)
-    return text if text.isascii() else text.encode("utf-8", "ignore").decode("utf-8")
-
-
-def _read_text(file: InputFile, columns: Sequence[str]) -> Iterator[tuple[int, pa.Table]]:
-    if len(columns) > 1:
-        raise InputError(
-            f"'{file.place}' is plain text; it has no columns besides the text (asked: {', '.join(columns)})"
-        )
-    row, values = 0, list[list[str | None]]()
-    for _, line in _lines(file):
-        values.append([line])
-        if len(values) == _BATCH_ROWS:
-            yield row, _table(values, columns)
-            row, values = row + len(values), []
-    if values:
-        yield row, _table(values, columns)
-
-
-def _lines(file: InputFile) -> Iterator[tuple[int, str]]:
-    """Lines without their ends; a byte-order mark and Windows line ends are taken off."""
-    with _open(file) as stream:
-        rest, number = b"", 0
-        while piece := stream.read(1 << 20):
-            *lines, rest = (rest + piece).split(b"\n")
-            for line in lines:
-                yield number, _decode(file, line, number)
-                number += 1
-        if rest:
-            yield number, _decode(file, rest, number)
-
-
-def _decode(file: InputFile, line: bytes, number: int) -> str:
-    if number == 0:
-        line = line.removeprefix(b"\xef\xbb\xbf")
-    try:
-        return line.removesuffix(b"\r").decode("utf-8")
-    except UnicodeDecodeError as error:
-        raise InputError(f"'{file.place}' line {number + 1} is not valid UTF-8: {error.reason}") from error
-
-
-def _table(values: list[list[str | None]], columns: Sequence[str]) -> pa.Table:
-    arrays = [pa.array([row[i] for row in values], pa.string()) for i in range(len(columns))]
-    return pa.table(arrays, names=list(columns))
+def _cut_at_row_groups(file: InputFile, sizes: Sequence[int]) -> list[tuple[int, Piece]]:
+    """Neighbouring row groups together, so that a footer is not read for each of thousands of small ones."""
+    pieces: list[tuple[int, Piece]] = []
+    first = filled = 0
+    for group, size in enumerate(sizes):
+        if group > first and filled + size > _PIECE_BYTES:
+            pieces.append((filled, Piece(file, tuple(range(first, group)))))
+            first, filled = group, 0
+        filled += size
+    return [*pieces, (filled, Piece(file, tuple(range(first, len(sizes)))))]

@@ -1,68 +1,49 @@
 """The prepare stage: the user's files become a clean, de-duplicated collection in fixed shards.
 
-Two passes of Ray Data tasks. The first reads, cleans and hashes each piece of input and sorts the rows by
-the shard their text hashes to; the second gathers one shard's rows from all pieces, keeps one row of each
-text and orders them by hash. So a row's place depends on its text alone, not on the order or sharding of
-the input, equal texts always meet in one task, and any run of rows is a random sample of the collection.
-The driver sees file names and counts only.
+Passes of Ray Data tasks over files (docs/decisions/004). The first reads, cleans and hashes each piece of
+input and sends each text to the shard its hash says; the last gathers one shard's rows, keeps one row of each
+text and orders them by hash. So a row's place depends on its text alone, not on the order or sharding of the
+input, equal texts always meet in one task, and any run of rows is a random sample of the collection. Between
+them, where asked for: equal ids and near-duplicates, each by one more exchange. The driver sees names and
+counts only.
 
-Output: `part-*.parquet` (row_id int64, doc_id, text, title string) and `dropped/` with every row set aside
-and why: null, empty, too_short, too_long, null_id, duplicate. `row_id >> 32` is the shard, the low 32 bits
-the row in it. A file set aside as a whole has one row in `dropped/`, without a row number: bad_file.
+Output: `part-*.parquet` (row_id int64, doc_id, text, title string) and `dropped/` with every text set aside
+and why. `row_id >> 32` is the shard, the low 32 bits the row in it. A file set aside as a whole has one row
+in `dropped/`, without a row number: bad_file.
 """
 
 from __future__ import annotations
 
-import hashlib
 import math
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
 from typing import Any
 
-import numpy as np
-import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from pipelines.cleaning import clean, drop_reason
 from pipelines.collection_config import CollectionConfig
 from pipelines.config_values import config_to_dict
+from pipelines.equal_ids import IdChecker
 from pipelines.errors import InputError
-from pipelines.inputs import InputFile, Piece, check_files, find_files, read_piece
+from pipelines.exchange import merge_parts, merge_rounds
+from pipelines.inputs import InputFile, Piece, check_files, find_files, plan_pieces
 from pipelines.manifest import Manifest, ShardRecord, StageFolder, stable_hash
+from pipelines.near_duplicates import BandMaker, BandMatcher
+from pipelines.parquet import ROWS_PER_SHARD_BITS as ROWS_PER_SHARD_BITS
+from pipelines.parquet import write_parquet as write_parquet
+from pipelines.prepare_gather import Gatherer, Thinner
+from pipelines.prepare_read import IDS, ROWS, Reader, bad_files_place, part_names
 from pipelines.progress import Reporter
+from pipelines.rows import count_rows
 from pipelines.shards import ShardFunction, names, run_shards
 from pipelines.storage import Location
 
-ROWS_PER_SHARD_BITS = 32
-_PIECE_BYTES = 64 << 20
+# A shard is what one task of any later stage holds in memory, and what a kill loses of it.
 _SHARD_BYTES = 64 << 20
 _MIN_SHARDS = 8
-# Small enough that a training task reads little more than it needs, large enough to compress well.
-_ROW_GROUP_ROWS = 4_096
-_EXCERPT_CHARS = 200
-_MESSAGE_CHARS = 1_000
-_BAD_FILE = "bad_file"
-_HASH_BYTES = 16
-_ROW_SCHEMA = pa.schema(
-    [
-        ("bucket", pa.int32()),
-        ("hash", pa.binary(_HASH_BYTES)),
-        ("doc_id", pa.string()),
-        ("title", pa.string()),
-        ("text", pa.string()),
-        ("file", pa.string()),
-        ("row", pa.int64()),
-    ]
-)
-_DROPPED_SCHEMA = pa.schema(
-    [
-        ("file", pa.string()),
-        ("row", pa.int64()),
-        ("doc_id", pa.string()),
-        ("reason", pa.string()),
-        ("text", pa.string()),
-    ]
-)
+_DELETE_THREADS = 16
+_BANDS, _LOST_IDS, _LOST_ROWS = "bands", "lost-ids", "lost-rows"
 
 
 def prepare(
@@ -76,8 +57,13 @@ def prepare(
     """Runs the stage for one collection (`corpus` or `documents`) unless it is finished already.
 
     Raises:
-        InputError: no data, an unreadable file, a missing or non-text column, or not one usable row.
+        InputError: no data, an unreadable file, a missing or non-text column, an unknown language, or not one
+            usable row.
     """
+    if config.languages is not None:
+        from pipelines.languages import check_languages
+
+        check_languages(config.languages.allowed)
     files = find_files(config.input)
     inputs = {file.relative_name: f"{file.size_bytes} bytes, modified {file.modified_ns}" for file in files}
     settings = {key: value for key, value in config_to_dict(config).items() if key != "input"}
@@ -86,7 +72,7 @@ def prepare(
         reporter.note(f"{name}: up to date, {manifest.counts['rows_kept']:,} rows")
         return manifest
     row_groups = check_files(files, config.columns, skip_bad=config.on_bad_file == "skip")
-    pieces = _plan_pieces(files, row_groups)
+    pieces = plan_pieces(files, row_groups)
     reporter.note(f"{name}: reading {len(files):,} files from {config.input}")
     with stage.removed_on_user_error():
         stage.begin()
@@ -101,44 +87,169 @@ def _run(
     reporter: Reporter,
 ) -> Manifest:
     num_shards = config.num_shards or _num_shards(sum(file.size_bytes for file in files))
-    items = {f"item-{i:06d}": {"pieces": tuple(group)} for i, group in enumerate(pieces)}
-    mapped = run_shards(
-        stage,
-        "read",
-        items,
-        _Reader(stage.folder, config, num_shards),
-        reporter=reporter,
-        label=f"{stage.stage} read",
-    )
-    rows_read = sum(record.num_rows for record in mapped)
-    skipped = _skipped_files(stage.folder, mapped)
-    if sum(record.counts["kept"] for record in mapped) == 0:
-        raise InputError(_nothing_left(config, rows_read, mapped, skipped))
-    shard_items = {name: {"shard": i} for i, name in enumerate(names(num_shards))}
-    gather = _Gatherer(stage.folder, sorted(items))
-    shards = run_shards(
-        stage, "gather", shard_items, gather, reporter=reporter, label=f"{stage.stage} de-duplicate"
-    )
+    passes = _Passes(stage, config, num_shards, reporter)
+    read = passes.read(_numbered(stage, pieces, reporter))
+    rows_read = sum(record.num_rows for record in read)
+    skipped = _skipped_files(stage.folder, read)
+    if sum(record.counts.get("kept", 0) for record in read) == 0:
+        raise InputError(_nothing_left(config, rows_read, read, skipped))
+    gathered = passes.gather(read)
+    shards = gathered if config.near_duplicates is None else passes.thin(gathered)
+    drops = _sum_drops([*read, *gathered, *(shards if shards is not gathered else ())])
     counts = {
         "rows_read": rows_read,
         "rows_kept": sum(shard.num_rows for shard in shards),
         "skipped_files": len(skipped),
-    }
-    counts |= _sum_drops([*mapped, *shards])
-    dropped = sum(value for key, value in counts.items() if key.startswith("dropped_"))
-    assert counts["rows_read"] == counts["rows_kept"] + dropped, counts
-    (stage.folder / "_exchange").delete()
+    } | drops
+    texts = counts["rows_kept"] + sum(drops.values())
+    if config.sentences is None:
+        assert texts == rows_read, counts
+    else:
+        counts["texts"] = texts
+    for name in ("_exchange", "_unique"):
+        (stage.folder / name).delete()
     manifest = stage.finish(counts=counts, shards=shards)
-    drops = ", ".join(
-        f"{value:,} {key.removeprefix('dropped_')}" for key, value in counts.items() if "dropped_" in key
-    )
+    _report(stage.stage, counts, drops, skipped, reporter)
+    return manifest
+
+
+def _report(
+    name: str,
+    counts: Mapping[str, int],
+    drops: Mapping[str, int],
+    skipped: Mapping[str, str],
+    reporter: Reporter,
+) -> None:
+    of = f"{counts['texts']:,} texts in {counts['rows_read']:,} rows" if "texts" in counts else ""
+    reasons = ", ".join(f"{value:,} {key.removeprefix('dropped_')}" for key, value in drops.items())
     reporter.note(
-        f"{stage.stage}: {counts['rows_kept']:,} of {rows_read:,} rows kept"
-        + (f" (dropped: {drops})" if drops else "")
+        f"{name}: {counts['rows_kept']:,} of {of or format(counts['rows_read'], ',') + ' rows'} kept"
+        + (f" (dropped: {reasons})" if reasons else "")
     )
     if skipped:
-        reporter.note(f"{stage.stage}: bad files skipped: {len(skipped):,}, the first: {next(iter(skipped))}")
-    return manifest
+        reporter.note(f"{name}: bad files skipped: {len(skipped):,}, the first: {next(iter(skipped))}")
+
+
+def _numbered(
+    stage: StageFolder, pieces: Sequence[Sequence[Piece]], reporter: Reporter
+) -> Mapping[str, Mapping[str, Any]]:
+    """The first pass's work; a piece of a file cut at line ends knows how many lines are before it."""
+    work = [list(group) for group in pieces]
+    cut = [(i, j) for i, group in enumerate(work) for j, piece in enumerate(group) if piece.end is not None]
+    if cut:
+        items = {f"lines-{n:06d}": {"piece": work[i][j]} for n, (i, j) in enumerate(cut)}
+        label = f"{stage.stage} count lines"
+        counted = run_shards(stage, "count", items, _line_counter, reporter=reporter, label=label)
+        lines: dict[str, int] = {}
+        for (i, j), record in zip(cut, counted, strict=True):
+            path = work[i][j].file.place.path
+            work[i][j] = replace(work[i][j], first_row=lines.get(path, 0))
+            lines[path] = lines.get(path, 0) + record.num_rows
+    return {f"item-{i:06d}": {"pieces": tuple(group)} for i, group in enumerate(work)}
+
+
+def _line_counter() -> ShardFunction:
+    return _count_lines
+
+
+def _count_lines(name: str, spec: Mapping[str, Any]) -> ShardRecord:
+    return ShardRecord(name=name, num_rows=count_rows(spec["piece"]), digest="")
+
+
+@dataclass(frozen=True)
+class _Passes:
+    """The passes over one collection, from the driver's side: names of work and of parts."""
+
+    stage: StageFolder
+    config: CollectionConfig
+    num_shards: int
+    reporter: Reporter
+
+    def read(self, items: Mapping[str, Mapping[str, Any]]) -> list[ShardRecord]:
+        """Files to texts in the exchange."""
+        work = Reader(self.stage.folder, self.config, self.num_shards)
+        return self._run("read", items, work, "read")
+
+    def gather(self, read: Sequence[ShardRecord]) -> list[ShardRecord]:
+        """The exchange to shards, or to unique texts and their bands where near-duplicates are to go."""
+        found = [name for record in read for name in part_names(record.name, record.counts["parts"])]
+        parts, bands = self._merged(ROWS, found), None
+        losers = self._lost_ids(read) if self.config.checks_ids else []
+        if self.config.near_duplicates is not None:
+            bands = BandMaker(
+                self._place(_BANDS),
+                self.config.near_duplicates,
+                num_buckets=self.num_shards,
+                by_id=self.config.id_column is not None,
+            )
+        work = Gatherer(self.stage.folder, parts, losers, unique=self._unique, bands=bands)
+        return self._run("gather", self._shards("shard"), work, "de-duplicate")
+
+    def thin(self, gathered: Sequence[ShardRecord]) -> list[ShardRecord]:
+        """Unique texts to shards without near-duplicates."""
+        found = [name for one in gathered for name in part_names(one.name, one.counts["band_parts"])]
+        parts = self._merged(_BANDS, found)
+        matcher = BandMatcher(parts, self._place(_LOST_ROWS), num_buckets=self.num_shards)
+        matched = self._run("match", self._shards("bucket"), matcher, "near-duplicates")
+        losers = self._merged(_LOST_ROWS, [record.name for record in matched if record.num_rows])
+        work = Thinner(self.stage.folder, losers, unique=self._unique)
+        return self._run("thin", self._shards("shard"), work, "write")
+
+    def _lost_ids(self, read: Sequence[ShardRecord]) -> list[Location]:
+        found = [name for record in read for name in part_names(record.name, record.counts["id_parts"])]
+        checker = IdChecker(
+            self._merged(IDS, found),
+            self._place(_LOST_IDS),
+            num_buckets=self.num_shards,
+            column=str(self.config.id_column),
+            fail=self.config.on_equal_ids == "fail",
+        )
+        checked = self._run("ids", self._shards("bucket"), checker, "equal ids")
+        return self._merged(_LOST_IDS, [record.name for record in checked if record.num_rows])
+
+    def _merged(self, kind: str, found: Sequence[str]) -> list[Location]:
+        """The parts of a kind, merged until they are few; what was merged is deleted."""
+
+        def merge(number: str, items: Mapping[str, Mapping[str, Any]]) -> list[str]:
+            work = _Merger(self._place(kind))
+            done = self._run(f"merge-{kind}-{number}", items, work, f"merge {kind}")
+            merged = [self._place(kind) / name for spec in items.values() for name in spec["parts"]]
+            with ThreadPoolExecutor(_DELETE_THREADS) as pool:
+                list(pool.map(Location.delete, merged))
+            return [record.name for record in done]
+
+        return [self._place(kind) / name for name in merge_rounds(found, merge)]
+
+    def _place(self, kind: str) -> Location:
+        return self.stage.folder / "_exchange" / kind
+
+    @property
+    def _unique(self) -> Location:
+        return self.stage.folder / "_unique"
+
+    def _shards(self, key: str) -> dict[str, dict[str, int]]:
+        return {name: {key: number} for number, name in enumerate(names(self.num_shards))}
+
+    def _run(
+        self, group: str, items: Mapping[str, Mapping[str, Any]], work: Any, label: str
+    ) -> list[ShardRecord]:
+        return run_shards(
+            self.stage, group, items, work, reporter=self.reporter, label=f"{self.stage.stage} {label}"
+        )
+
+
+class _Merger:
+    """Makes the task that merges parts, `{"parts": names}`, into one named like the item."""
+
+    def __init__(self, folder: Location):
+        self.folder = folder
+
+    def __call__(self) -> ShardFunction:
+        return self._merge
+
+    def _merge(self, name: str, spec: Mapping[str, Any]) -> ShardRecord:
+        merge_parts([self.folder / part for part in spec["parts"]], self.folder / name)
+        return ShardRecord(name=name, num_rows=0, digest="")
 
 
 def _skipped_files(folder: Location, records: Sequence[ShardRecord]) -> dict[str, str]:
@@ -146,15 +257,11 @@ def _skipped_files(folder: Location, records: Sequence[ShardRecord]) -> dict[str
     found: dict[str, str] = {}
     for record in records:
         if record.counts["skipped_pieces"]:
-            dropped = _read_parquet(folder / "dropped" / f"{record.name}.parquet")
-            for row in dropped.filter(pc.field("reason") == _BAD_FILE).to_pylist():
-                found.setdefault(row["file"], row["text"])
+            place = bad_files_place(folder, record.name)
+            with place.filesystem.open_input_file(place.path) as stream:
+                for row in pq.ParquetFile(stream).read().to_pylist():
+                    found.setdefault(row["file"], row["text"])
     return dict(sorted(found.items()))
-
-
-def _read_parquet(place: Location) -> pa.Table:
-    with place.filesystem.open_input_file(place.path) as stream:
-        return pq.ParquetFile(stream).read()
 
 
 def _sum_drops(records: Sequence[ShardRecord]) -> dict[str, int]:
@@ -185,163 +292,3 @@ def _nothing_left(
 def _num_shards(input_bytes: int) -> int:
     exponent = math.ceil(math.log2(max(1, input_bytes / _SHARD_BYTES)))
     return max(_MIN_SHARDS, 1 << exponent)
-
-
-def _plan_pieces(files: Sequence[InputFile], row_groups: Mapping[str, Sequence[int]]) -> list[list[Piece]]:
-    """Work of about 64 MiB each: huge Parquet files cut at row groups, tiny files taken together."""
-    pieces: list[tuple[int, Piece]] = []
-    for file in files:
-        groups = row_groups.get(file.place.path)
-        if groups is None or sum(groups) <= _PIECE_BYTES:
-            pieces.append((file.size_bytes if groups is None else sum(groups), Piece(file)))
-        else:
-            pieces += [(size, Piece(file, (group,))) for group, size in enumerate(groups)]
-    work: list[list[Piece]] = []
-    filled = 0
-    for size, piece in pieces:
-        if not work or filled + size > _PIECE_BYTES:
-            work.append([])
-            filled = 0
-        work[-1].append(piece)
-        filled += size
-    return work
-
-
-class _Reader:
-    """Makes the first pass's task: read pieces, clean, hash, write rows sorted by their shard."""
-
-    def __init__(self, folder: Location, config: CollectionConfig, num_shards: int):
-        self.folder, self.config, self.num_shards = folder, config, num_shards
-
-    def __call__(self) -> ShardFunction:
-        return self._read
-
-    def _read(self, item: str, spec: Mapping[str, Any]) -> ShardRecord:
-        kept, dropped = [_ROW_SCHEMA.empty_table()], [_DROPPED_SCHEMA.empty_table()]
-        skipped: list[tuple[Any, ...]] = []
-        for piece in spec["pieces"]:
-            file = piece.file.relative_name
-            try:
-                parts = [
-                    self._split(table, file, first_row)
-                    for first_row, table in read_piece(piece, self.config.columns)
-                ]
-            except InputError as error:
-                if self.config.on_bad_file == "fail":
-                    raise
-                skipped.append((file, None, None, _BAD_FILE, str(error)[:_MESSAGE_CHARS]))
-                continue
-            kept += [good for good, _ in parts]
-            dropped += [bad for _, bad in parts]
-        rows, bad_rows = pa.concat_tables(kept), pa.concat_tables(dropped)
-        digest = _write_exchange(self.folder / "_exchange" / f"{item}.parquet", rows.sort_by("bucket"))
-        set_aside = pa.concat_tables([bad_rows, _rows(skipped, _DROPPED_SCHEMA)])
-        if set_aside.num_rows:
-            write_parquet(self.folder / "dropped" / f"{item}.parquet", set_aside)
-        counts = {"kept": rows.num_rows, "skipped_pieces": len(skipped)}
-        for reason in bad_rows.column("reason").to_pylist():
-            counts[f"dropped_{reason}"] = counts.get(f"dropped_{reason}", 0) + 1
-        num_rows = rows.num_rows + bad_rows.num_rows
-        return ShardRecord(name=item, num_rows=num_rows, digest=digest, counts=counts)
-
-    def _split(self, table: pa.Table, file: str, first_row: int) -> tuple[pa.Table, pa.Table]:
-        """Kept rows in _ROW_SCHEMA and dropped rows in _DROPPED_SCHEMA."""
-        config = self.config
-        texts = table.column(config.text_column).to_pylist()
-        ids = _optional_column(table, config.id_column)
-        titles = _optional_column(table, config.title_column)
-        kept: list[tuple[Any, ...]] = []
-        dropped: list[tuple[Any, ...]] = []
-        for i, (raw, doc_id, title) in enumerate(zip(texts, ids, titles, strict=True)):
-            cleaned = None if raw is None else clean(raw)
-            reason = drop_reason(cleaned, min_chars=config.min_chars, max_chars=config.max_chars)
-            if reason is None and config.id_column and not doc_id:
-                reason = "null_id"
-            if reason is not None:
-                dropped.append((file, first_row + i, doc_id, reason, (raw or "")[:_EXCERPT_CHARS]))
-                continue
-            assert cleaned is not None
-            key = hashlib.blake2b(cleaned.encode(), digest_size=_HASH_BYTES).digest()
-            bucket = int.from_bytes(key[:8], "big") % self.num_shards
-            kept.append((bucket, key, doc_id or key.hex(), title, cleaned, file, first_row + i))
-        return _rows(kept, _ROW_SCHEMA), _rows(dropped, _DROPPED_SCHEMA)
-
-
-def _optional_column(table: pa.Table, name: str | None) -> list[str | None]:
-    return [None] * table.num_rows if name is None else table.column(name).to_pylist()
-
-
-def _rows(rows: Sequence[tuple[Any, ...]], schema: pa.Schema) -> pa.Table:
-    columns = list(zip(*rows, strict=True)) or [()] * len(schema)
-    return pa.table(
-        [pa.array(column, field.type) for column, field in zip(columns, schema, strict=True)], schema=schema
-    )
-
-
-def _write_exchange(place: Location, rows: pa.Table) -> str:
-    """One row group per shard, so that the second pass reads only its own."""
-    buckets = rows.column("bucket").to_numpy()
-    ends = [*(np.flatnonzero(np.diff(buckets)) + 1).tolist(), len(buckets)]
-    with (
-        place.write_atomically() as target,
-        target.open_output() as stream,
-        pq.ParquetWriter(stream, _ROW_SCHEMA, compression="lz4") as writer,
-    ):
-        start = 0
-        for end in ends:
-            writer.write_table(rows.slice(start, end - start), row_group_size=max(1, end - start))
-            start = end
-    return place.sha256()
-
-
-class _Gatherer:
-    """Makes the second pass's task: one shard's rows from every piece, one row per text, ordered by hash."""
-
-    def __init__(self, folder: Location, items: Sequence[str]):
-        self.folder, self.items = folder, items
-
-    def __call__(self) -> ShardFunction:
-        return self._gather
-
-    def _gather(self, name: str, spec: Mapping[str, Any]) -> ShardRecord:
-        shard = int(spec["shard"])
-        tables = [self._rows_of(item, shard) for item in self.items]
-        # File and row come last: which of two equal rows stays shows in `dropped/` alone.
-        order = ("hash", "doc_id", "title", "file", "row")
-        rows = pa.concat_tables(tables).sort_by([(column, "ascending") for column in order])
-        hashes = rows.column("hash").combine_chunks()
-        differs = pc.not_equal(hashes[1:], hashes[:-1]) if len(hashes) else pa.array([], pa.bool_())
-        keep = pa.concat_arrays([pa.array([True] * min(1, len(hashes)), pa.bool_()), differs])
-        kept, again = rows.filter(keep), rows.filter(pc.invert(keep))
-        if again.num_rows:
-            reason = pa.array(["duplicate"] * again.num_rows, pa.string())
-            excerpt = pc.utf8_slice_codeunits(again.column("text"), 0, _EXCERPT_CHARS)
-            columns = [again.column("file"), again.column("row"), again.column("doc_id"), reason, excerpt]
-            write_parquet(
-                self.folder / "dropped" / f"{name}.parquet", pa.table(columns, schema=_DROPPED_SCHEMA)
-            )
-        first_id = shard << ROWS_PER_SHARD_BITS
-        row_ids = pa.array(np.arange(first_id, first_id + kept.num_rows, dtype=np.int64))
-        output = pa.table(
-            {"row_id": row_ids, **{key: kept.column(key) for key in ("doc_id", "text", "title")}},
-        )
-        digest = write_parquet(self.folder / f"{name}.parquet", output)
-        counts = {"dropped_duplicate": again.num_rows} if again.num_rows else {}
-        return ShardRecord(name=name, num_rows=kept.num_rows, digest=digest, counts=counts)
-
-    def _rows_of(self, item: str, shard: int) -> pa.Table:
-        place = self.folder / "_exchange" / f"{item}.parquet"
-        with place.filesystem.open_input_file(place.path) as stream:
-            reader = pq.ParquetFile(stream)
-            for group in range(reader.metadata.num_row_groups):
-                statistics = reader.metadata.row_group(group).column(0).statistics
-                if statistics is not None and statistics.min == shard:
-                    return reader.read_row_group(group)
-        return _ROW_SCHEMA.empty_table()
-
-
-def write_parquet(place: Location, table: pa.Table) -> str:
-    """Writes a shard atomically with the project's settings (zstd, small row groups); returns its sha256."""
-    with place.write_atomically() as target, target.open_output() as stream:
-        pq.write_table(table, stream, compression="zstd", row_group_size=_ROW_GROUP_ROWS)
-    return place.sha256()

@@ -58,7 +58,7 @@ def run_shards(
     total_units: what the progress counts to; None counts shards.
 
     Raises:
-        InputError: a function raised ValueError for an item; the message is the same.
+        InputError: making the function or calling it raised ValueError; the message is the same.
     """
     done = stage.receipts(group)
     todo = [name for name in items if name not in done]
@@ -125,15 +125,32 @@ class _ShardTask:
         self._work = work
 
     def __call__(self, row: dict[str, Any]) -> dict[str, Any]:
-        return _finish(row, self._work())
+        function, error = _made(self._work)
+        return _answer(error) if function is None else _finish(row, function)
 
 
 class _ShardActor:
+    """Makes the work once; what the user has to mend is the answer to every item, not the actor's death."""
+
     def __init__(self, work: Callable[[], ShardFunction]):
-        self._function = work()
+        self._function, self._error = _made(work)
 
     def __call__(self, row: dict[str, Any]) -> dict[str, Any]:
-        return _finish(row, self._function)
+        return _answer(self._error) if self._function is None else _finish(row, self._function)
+
+
+def _made(work: Callable[[], ShardFunction]) -> tuple[ShardFunction | None, str]:
+    """The function, or the user's error that kept it from being made."""
+    try:
+        return work(), ""
+    except ValueError as error:
+        if isinstance(error, pa.ArrowException):
+            raise
+        return None, str(error)
+
+
+def _answer(user_error: str, name: str = "", record: str = "") -> dict[str, Any]:
+    return {"name": name, "record": record, "user_error": user_error}
 
 
 def _finish(row: dict[str, Any], function: ShardFunction) -> dict[str, Any]:
@@ -144,9 +161,9 @@ def _finish(row: dict[str, Any], function: ShardFunction) -> dict[str, Any]:
     except ValueError as error:
         if isinstance(error, pa.ArrowException):  # a defect of ours; readers name the file of a bad one
             raise
-        return {"name": item.name, "record": "", "user_error": str(error)}
+        return _answer(str(error), item.name)
     write_receipt(item.receipt, record)
-    return {"name": item.name, "record": json.dumps(asdict(record)), "user_error": ""}
+    return _answer("", item.name, json.dumps(asdict(record)))
 
 
 def user_error_in(error: BaseException) -> ValueError | None:

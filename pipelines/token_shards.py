@@ -24,6 +24,7 @@ from pipelines.progress import Reporter
 from pipelines.shards import ShardFunction, run_shards
 from pipelines.start import START_FOLDER
 from pipelines.storage import Location
+from pipelines.texts import text_hash
 from tsdae_core.encoder import SentenceEncoder
 from tsdae_core.hashing import fold_key, keyed_uniform
 from tsdae_core.ragged import Ragged
@@ -85,7 +86,7 @@ class _TokenizerTask:
             table = read_shard(self.workspace / "corpus", name, ["row_id", "text"])
             row_ids = table.column("row_id").to_numpy()
             tokens = tokenize_texts(table.column("text").to_pylist(), tokenizer, max_tokens=max_tokens)
-            held_out = keyed_uniform(fold_key(self.seed, _VALIDATION_KEY), row_ids) < self.share
+            held_out = _uniform(table.column("text").to_pylist(), self.seed) < self.share
             train, validation = np.flatnonzero(~held_out), np.flatnonzero(held_out)
             digests = [
                 write_parquet(place / f"{name}.parquet", _to_table(row_ids[rows], tokens.take(rows)))
@@ -99,6 +100,14 @@ class _TokenizerTask:
             return ShardRecord(name=name, num_rows=len(row_ids), digest=stable_hash(digests), counts=counts)
 
         return work
+
+
+def _uniform(texts: Sequence[str], seed: int) -> NDArray[np.float64]:
+    """A number in [0, 1) for each text, by its hash: other texts of the corpus do not move it."""
+    hashes = np.fromiter(
+        (int.from_bytes(text_hash(text)[8:], "big") for text in texts), np.uint64, len(texts)
+    )
+    return keyed_uniform(fold_key(seed, _VALIDATION_KEY), hashes)
 
 
 def _to_table(row_ids: NDArray[np.int64], tokens: TokenizedTexts) -> pa.Table:

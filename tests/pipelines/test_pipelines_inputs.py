@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from pipeline_builders import write_rows
 
 from pipelines.errors import InputError
-from pipelines.inputs import Piece, _split_glob, check_files, find_files, read_piece
+from pipelines.inputs import Piece, _split_glob, check_files, find_files
+from pipelines.rows import read_piece
 
 FORMATS = ["parquet", "jsonl", "ndjson", "jsonl.gz", "csv", "csv.gz", "tsv", "tsv.gz"]
 ROWS = [
@@ -35,8 +36,17 @@ def piece_of(path):
 
 
 def read(path, *columns):
-    tables = [table for _, table in read_piece(piece_of(path), columns or ["text"])]
-    return [tuple(row.values()) for table in tables for row in table.to_pylist()]
+    columns = columns or ["text"]
+    batches = list(read_piece(piece_of(path), columns))
+    assert not [row for batch in batches for row in batch.bad]
+    return [row for batch in batches for row in zip(*(batch.columns[name] for name in columns), strict=True)]
+
+
+def rows_and_bad(path, *columns):
+    """Good rows (number, text) and bad rows (number, reason) of a file."""
+    batches = list(read_piece(piece_of(path), columns or ["text"]))
+    good = [row for b in batches for row in zip(b.rows, b.columns[(columns or ["text"])[0]], strict=True)]
+    return good, [(row.row, row.reason) for batch in batches for row in batch.bad]
 
 
 def error_of(path, *columns):
@@ -216,11 +226,12 @@ def test_row_numbers_go_on_through_batches_and_row_groups(tmp_path):
     for name in ("a.parquet", "b.txt", "c.jsonl"):
         parts = list(read_piece(piece_of(tmp_path / name), ["text"]))
         assert len(parts) > 2
-        for first_row, table in parts:
-            assert table.column("text")[0].as_py() == str(first_row)
+        assert [(row, text) for b in parts for row, text in zip(b.rows, b.columns["text"], strict=True)] == [
+            *enumerate(texts)
+        ]
     file = piece_of(tmp_path / "a.parquet").file
-    (first_row, table), *_ = read_piece(Piece(file, (1,)), ["text"])
-    assert (first_row, table.column("text")[0].as_py()) == (9_000, "9000")
+    first, *_ = read_piece(Piece(file, (1,)), ["text"])
+    assert (first.rows[0], first.columns["text"][0]) == (9_000, "9000")
 
 
 @pytest.mark.parametrize("ending", ["parquet", "jsonl", "csv", "tsv.gz"])
@@ -288,7 +299,7 @@ def test_texts_of_every_string_type_and_ids_of_every_number_type_are_read(tmp_pa
 def test_json_numbers_are_ids_and_other_json_values_are_null(tmp_path):
     values = [7, 2**70, -1, 1.5, "007", True, None, ["a"], {"a": 1}, float("nan"), "é"]
     path = put(tmp_path / "a.jsonl", "".join(json.dumps({"id": v, "text": "t"}) + "\n" for v in values))
-    ids = [row_id for row_id, _ in read(path, "id", "text")]
+    ids = [row_id for _, row_id in read(path, "text", "id")]
     assert ids == ["7", str(2**70), "-1", "1.5", "007", None, None, None, None, None, "é"]
 
 
@@ -303,44 +314,56 @@ def test_lone_surrogates_of_json_are_dropped_and_pairs_kept(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("line", "part"),
+    ("line", "reason"),
     [
-        ("not json", "line 2 is not JSON"),
-        ('{"text": "a"', "line 2 is not JSON"),
-        ('["text"]', "line 2 is not a JSON object"),
-        ('"text"', "line 2 is not a JSON object"),
-        ("null", "line 2 is not a JSON object"),
-        ('{"text": ' + "9" * 5_000 + "}", "line 2 is not JSON"),
-        ('{"text": ' + "[" * 100_000, "line 2 is not JSON"),
+        ("not json", "not_json"),
+        ('{"text": "a"', "not_json"),
+        ('["text"]', "not_json"),
+        ('"text"', "not_json"),
+        ("null", "not_json"),
+        ('{"text": ' + "9" * 5_000 + "}", "not_json"),
+        ('{"text": ' + "[" * 100_000, "not_json"),
+        ('{"text": 5}', "wrong_type"),
+        ('{"text": ["a"]}', "wrong_type"),
+        ('{"text": true}', "wrong_type"),
     ],
 )
-def test_a_line_that_is_no_json_object_is_named(tmp_path, line, part):
-    assert part in error_of(put(tmp_path / "a.jsonl", f'{{"text": "fine"}}\n{line}\n'))
+def test_a_line_that_holds_no_text_is_one_bad_row(tmp_path, line, reason):
+    path = put(tmp_path / "a.jsonl", f'{{"text": "fine"}}\n\n{line}\n{{"text": "too"}}\n')
+    assert rows_and_bad(path) == ([(0, "fine"), (3, "too")], [(2, reason)])
+
+
+def test_a_file_without_one_json_object_is_a_bad_file(tmp_path):
+    assert "line 2 is not JSON" in error_of(put(tmp_path / "a.jsonl", "\nwords\n[1]\n"))
 
 
 @pytest.mark.parametrize(
-    ("name", "content", "part"),
+    ("name", "content", "good", "bad"),
     [
-        ("a.txt", b"one\n\xff\xfe\n", "line 2"),
-        ("a.txt.gz", gzip.compress(b"one\ntwo\ncaf\xe9\n"), "line 3"),
-        ("a.jsonl", b'{"text": "one"}\n\n{"text": "caf\xe9"}\n', "line 3"),
-        ("a.csv", b"text,n\none,1\ncaf\xe9,2\n", "Row #3"),
-        ("a.csv", "text,n\none,1\n".encode("utf-16"), "line 1"),
-        ("a.tsv", b"t\xe9xt\tn\none\t1\n", "line 1"),
+        ("a.txt", b"one\n\xff\xfe\nthree\n", [(0, "one"), (2, "three")], 1),
+        ("a.txt.gz", gzip.compress(b"one\ntwo\ncaf\xe9\n"), [(0, "one"), (1, "two")], 2),
+        ("a.jsonl", b'{"text": "one"}\n\n{"text": "caf\xe9"}\n', [(0, "one")], 2),
+        ("a.csv", b"text,n\none,1\ncaf\xe9,2\nx,3\n", [(0, "one"), (2, "x")], 1),
     ],
 )
-def test_bytes_that_are_not_utf8_name_the_file_and_the_line(tmp_path, name, content, part):
-    message = error_of(put(tmp_path / name, content))
-    assert part in message
-    assert "UTF" in message.upper()
+def test_a_row_that_is_not_utf8_is_set_aside_alone(tmp_path, name, content, good, bad):
+    assert rows_and_bad(put(tmp_path / name, content)) == (good, [(bad, "invalid_utf8")])
 
 
-def test_parquet_strings_that_are_not_utf8_name_the_file_the_column_and_the_row(tmp_path):
+def test_a_header_that_is_not_utf8_is_a_bad_file(tmp_path):
+    for content in ("text,n\none,1\n".encode("utf-16"), b"t\xe9xt,n\none,1\n"):
+        assert "line 1 is not valid UTF-8" in error_of(put(tmp_path / "a.csv", content))
+
+
+def test_parquet_strings_that_are_not_utf8_are_bad_rows_of_the_asked_columns_alone(tmp_path):
     raw = pa.array([b"one", None, b"caf\xe9", b"x"], pa.binary())
     broken = pa.Array.from_buffers(pa.string(), 4, raw.buffers())
     good = pa.array(["a"] * 4)
     pq.write_table(pa.table({"text": good, "id": broken}), tmp_path / "a.parquet", row_group_size=2)
-    assert "row 2: column 'id' is not valid UTF-8" in error_of(tmp_path / "a.parquet", "text", "id")
+    kept = [(0, "a"), (1, "a"), (3, "a")]
+    assert rows_and_bad(tmp_path / "a.parquet", "text", "id") == (kept, [(2, "invalid_utf8")])
+    (batch,) = [b for b in read_piece(piece_of(tmp_path / "a.parquet"), ["id"]) if b.bad]
+    assert batch.bad[0].excerpt == "caf\ufffd"
     assert len(read(tmp_path / "a.parquet", "text")) == 4
 
 
@@ -351,7 +374,6 @@ def test_parquet_strings_that_are_not_utf8_name_the_file_the_column_and_the_row(
         ("words.parquet", b"PAR1 these are only words PAR1"),
         ("empty.csv", b""),
         ("blank.csv", b"\n\n"),
-        ("wide.csv", b"text\na\nb,c\n"),
         ("words.txt.gz", b"these are only words"),
         ("cut.txt.gz", gzip.compress(b"hello\n" * 10_000)[:-30]),
         ("cut.csv.gz", gzip.compress(b"text\n" + b"hello\n" * 10_000)[:-30]),

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from pipeline_builders import write_rows
 from prepare_builders import ROWS, counts_add_up, dropped_of, run, table_of, texts_of
 
+from pipelines import inputs
 from pipelines import prepare as prepare_module
 from pipelines.collection import read_rows, read_shard
 from pipelines.prepare import ROWS_PER_SHARD_BITS
@@ -70,7 +71,7 @@ def test_every_row_is_kept_once_or_set_aside_with_file_row_and_reason(tmp_path):
 
 @pytest.mark.parametrize("piece_bytes", [10, 1 << 20])
 def test_a_row_set_aside_is_named_by_its_place_in_the_whole_file(tmp_path, monkeypatch, piece_bytes):
-    monkeypatch.setattr(prepare_module, "_PIECE_BYTES", piece_bytes)
+    monkeypatch.setattr(inputs, "_PIECE_BYTES", piece_bytes)
     texts = [f"text {i}" for i in range(40)]
     texts[9] = texts[23] = None
     texts[38] = texts[1]
@@ -181,21 +182,21 @@ def test_one_big_file_of_many_row_groups_equals_two_hundred_tiny_files(tmp_path,
     big = pa.table({"id": [row[0] for row in rows], "text": [row[1] for row in rows]})
     pq.write_table(big, tmp_path / "big.parquet", row_group_size=50)
     tiny, _ = run(tmp_path / "tiny", tmp_path / "a", num_shards=8, id_column="id")
-    monkeypatch.setattr(prepare_module, "_PIECE_BYTES", 3_000)
+    monkeypatch.setattr(inputs, "_PIECE_BYTES", 3_000)
     whole, _ = run(tmp_path / "big.parquet", tmp_path / "b", num_shards=8, id_column="id")
     assert (tiny.digest, tiny.counts["rows_kept"]) == (whole.digest, 2_000)
 
 
 def test_work_is_cut_at_row_groups_and_tiny_files_are_taken_together(tmp_path, monkeypatch):
-    monkeypatch.setattr(prepare_module, "_PIECE_BYTES", 10_000)
+    monkeypatch.setattr(inputs, "_PIECE_BYTES", 10_000)
     texts = [f"{i} " + "abcdefghij" * 20 for i in range(400)]
     pq.write_table(
         pa.table({"text": texts}), tmp_path / "big.parquet", row_group_size=40, use_dictionary=False
     )
     for number in range(30):
         (tmp_path / f"small-{number}.txt").write_text(f"line of file {number}\n")
-    files = prepare_module.find_files(str(tmp_path))
-    groups = prepare_module._plan_pieces(files, prepare_module.check_files(files, ["text"]))
+    files = inputs.find_files(str(tmp_path))
+    groups = inputs.plan_pieces(files, inputs.check_files(files, ["text"]))
     pieces = [piece for group in groups for piece in group]
     assert [piece.row_groups for piece in pieces if piece.file.format == "parquet"] == [
         (i,) for i in range(10)

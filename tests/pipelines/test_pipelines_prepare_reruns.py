@@ -1,5 +1,6 @@
 """Prepare again: finished answers stand, bad input leaves nothing, interrupted runs end the same."""
 
+import gzip
 import hashlib
 
 import pyarrow as pa
@@ -9,11 +10,13 @@ import pytest
 from pipeline_builders import quiet_reporter, write_rows
 from prepare_builders import ROWS, counts_add_up, dropped_of, files_below, run, texts_of
 
-from pipelines import prepare as prepare_module
+from pipelines import inputs
 from pipelines.collection_config import CollectionConfig
 from pipelines.errors import InputError
 from pipelines.manifest import MANIFEST_NAME, StageFolder, read_manifest
 from pipelines.prepare import prepare
+from pipelines.prepare_gather import Gatherer
+from pipelines.prepare_read import Reader
 from pipelines.storage import Location
 
 pytestmark = pytest.mark.usefixtures("_without_ray")
@@ -34,7 +37,7 @@ def test_only_shards_dropped_rows_and_manifest_are_left(tmp_path):
     run(tmp_path / "a.jsonl", tmp_path / "w", num_shards=2)
     names = sorted(files_below(tmp_path / "w/corpus"))
     assert names[-3:] == ["manifest.json", "part-00000.parquet", "part-00001.parquet"]
-    assert all(name.startswith("dropped/part-0000") for name in names[:-3])
+    assert names[:-3] == ["dropped/item-000000-0-duplicates.parquet"]
     assert {path.name for path in (tmp_path / "w/corpus").iterdir() if path.is_dir()} == {"dropped"}
 
 
@@ -71,12 +74,14 @@ def test_a_moved_input_is_the_same_question(tmp_path):
 @pytest.mark.parametrize(
     ("name", "content", "settings", "part"),
     [
-        ("a.jsonl", b'{"text": "a"}\nnot json\n', {}, "line 2 is not JSON"),
+        ("a.jsonl", b'\n"text"\nnot json\n', {}, "no JSON object; line 2 is not JSON: not an object"),
         ("a.jsonl", b'{"words": "a"}\n', {}, "no column 'text'"),
         ("a.jsonl", b'{"text": "a"}\n', {"id_column": "id"}, "no column 'id'"),
         ("a.jsonl", b"", {}, "holds no rows"),
         ("a.jsonl", b'{"text": null}\n{"text": ""}\n', {}, "none of the 2 rows"),
-        ("a.txt", b"caf\xe9\n", {}, "not valid UTF-8"),
+        ("a.txt", b"caf\xe9\n", {}, "none of the 1 rows"),
+        ("a.csv", b"t\xe9xt\na\n", {}, "line 1 is not valid UTF-8"),
+        ("a.csv", b'"text\na\n', {}, "line 1 is not a header"),
         ("a.parquet", b"", {}, "0 bytes"),
         ("a.csv.gz", b"words", {}, "a.csv.gz"),
         ("a.md", b"words", {}, "holds no data files"),
@@ -109,12 +114,13 @@ def test_input_that_turned_bad_keeps_the_answer_of_before_until_it_can_be_replac
 
 def bad_files(folder):
     write_rows(folder / "good.jsonl", ROWS[:6])
-    (folder / "late.jsonl").write_text('{"id": "a", "text": "kept by nobody"}\nnot json\n')
+    late = b'{"id": "a", "text": "kept by nobody"}\n{"text": 7}\n' * 9_000
+    (folder / "late.jsonl.gz").write_bytes(gzip.compress(late)[:-30])
     (folder / "empty.parquet").write_bytes(b"")
     (folder / "words.txt.gz").write_bytes(b"words")
     write_rows(folder / "other.parquet", [("1", "x")], columns=("id", "words"))
     pq.write_table(pa.table({"id": ["1"], "text": [5]}), folder / "number.parquet")
-    return {"late.jsonl", "empty.parquet", "words.txt.gz", "other.parquet", "number.parquet"}
+    return {"late.jsonl.gz", "empty.parquet", "words.txt.gz", "other.parquet", "number.parquet"}
 
 
 def test_bad_files_are_set_aside_as_a_whole_counted_and_named(tmp_path):
@@ -138,7 +144,8 @@ def test_bad_files_fail_the_stage_unless_they_are_to_be_skipped(tmp_path):
         with pytest.raises(InputError, match=r"\.parquet"):
             run(tmp_path / "in", tmp_path / "w", id_column="id")
         (tmp_path / "in" / name).unlink()
-    with pytest.raises(InputError, match=r"late\.jsonl' line 2"):
+    (tmp_path / "in/words.txt.gz").unlink()
+    with pytest.raises(InputError, match=r"cannot read '.*late\.jsonl\.gz' \(\d+ bytes\) as jsonl"):
         run(tmp_path / "in", tmp_path / "w", id_column="id")
     assert not (tmp_path / "w/corpus").exists()
 
@@ -152,7 +159,7 @@ def test_nothing_but_bad_files_tells_the_reason_of_the_first(tmp_path):
 
 
 def test_a_bad_file_read_in_several_pieces_counts_once(tmp_path, monkeypatch):
-    monkeypatch.setattr(prepare_module, "_PIECE_BYTES", 2_000)
+    monkeypatch.setattr(inputs, "_PIECE_BYTES", 2_000)
     texts = [f"{i} " + "abcdefghij" * 20 for i in range(100)]
     path = tmp_path / "in/a.parquet"
     path.parent.mkdir()
@@ -176,7 +183,7 @@ class KilledError(Exception):
 def test_an_interrupted_run_finishes_with_the_same_digest(tmp_path, monkeypatch, stage):
     for number in range(9):
         write_rows(tmp_path / f"in/{number}.jsonl", ROWS[number * 10 : number * 10 + 10])
-    monkeypatch.setattr(prepare_module, "_PIECE_BYTES", 1)
+    monkeypatch.setattr(inputs, "_PIECE_FILES", 1)
     whole, _ = run(tmp_path / "in", tmp_path / "a", num_shards=5)
     worked = []
     with monkeypatch.context() as patch:
@@ -185,9 +192,9 @@ def test_an_interrupted_run_finishes_with_the_same_digest(tmp_path, monkeypatch,
             run(tmp_path / "in", tmp_path / "b", num_shards=5)
     folder = tmp_path / "b/corpus"
     _lose_some_work(folder, receipts=stage != "finish")
-    original = prepare_module._Reader._read
+    original = Reader._read
     monkeypatch.setattr(
-        prepare_module._Reader,
+        Reader,
         "_read",
         lambda self, item, spec: worked.append(item) or original(self, item, spec),
     )
@@ -212,9 +219,9 @@ def _kill_in(patch, stage):
         return limited
 
     if stage == "read":
-        patch.setattr(prepare_module._Reader, "_read", after(2, prepare_module._Reader._read))
+        patch.setattr(Reader, "_read", after(2, Reader._read))
     elif stage == "gather":
-        patch.setattr(prepare_module._Gatherer, "_gather", after(2, prepare_module._Gatherer._gather))
+        patch.setattr(Gatherer, "_gather", after(2, Gatherer._gather))
     else:
         patch.setattr(StageFolder, "finish", after(0, StageFolder.finish))
 

@@ -82,7 +82,7 @@ def build_model(encoder: SentenceEncoder, sample: TokenizedTexts) -> MlmModel:
     with torch.no_grad():
         _set_identity(model.lm_head, "dense")
         _weight(model.lm_head, "norm").fill_(_HEAD_SCALE)
-        model.lm_head.bias.copy_(torch.from_numpy(np.log(frequency)))
+        model.lm_head.get_parameter("bias").copy_(torch.from_numpy(np.log(frequency)))
     return model
 
 

@@ -127,16 +127,18 @@ def new_backbone(config: Any) -> nn.Module:
 
 
 def backbone_of(model: nn.Module, model_type: str) -> nn.Module:
-    """Return what we run of an `AutoModel`: without pooler, of an encoder-decoder the encoder."""
+    """Return what we run of a model, without head or pooler, of an encoder-decoder the encoder."""
     kind = family_named(model_type).kind
-    if getattr(model, "pooler", None) is not None:
-        setattr(model, "pooler", None)  # noqa: B010
     if kind == "half":
         encoder: nn.Module = model.get_encoder()  # type: ignore[operator]
         return encoder
+    backbone = model.base_model
+    assert isinstance(backbone, nn.Module)
+    if getattr(backbone, "pooler", None) is not None:
+        setattr(backbone, "pooler", None)  # noqa: B010
     if kind == "body":
-        backbone_config(model).use_cache = False
-    return model
+        backbone_config(backbone).use_cache = False
+    return backbone
 
 
 def norm_eps(config: Any) -> float:

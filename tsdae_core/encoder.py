@@ -23,8 +23,16 @@ from torch import Tensor, nn
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 from tsdae_core.backbone import Attention, backbone_config, family_of, max_positions
+from tsdae_core.head_files import (
+    HEAD_FILE,
+    fits_class,
+    is_trained_for_language,
+    load_pretrained,
+    masked_lm_state,
+    write_head,
+)
 from tsdae_core.layout import local_folder, read_folder, write_folder
-from tsdae_core.lm_head import LmHead, load_pretrained, masked_lm_state
+from tsdae_core.lm_head import LmHead
 from tsdae_core.packed import FusedProjections, fuse_projections, plan_packing, run_packed
 from tsdae_core.padded import run_padded
 from tsdae_core.pooling import Dense, Normalize, PoolingMode, pool
@@ -57,7 +65,7 @@ class SentenceEncoder(nn.Module):
         max_tokens: longest input, special tokens included.
         attention: ``bidirectional``, or ``causal``, which only decoder-only backbones can choose.
         use_packed: run the packed path where the backbone has BERT's shape (same numbers, faster).
-        is_tuned: True when the folder looks like a finished sentence encoder: pooling, but no LM head.
+        is_tuned: True when the folder looks like a finished sentence encoder: pooling, no LM head.
         lm_head: the LM head that came with the checkpoint, or None. Not a submodule: an objective that
             trains it adopts it.
     """
@@ -135,7 +143,7 @@ class SentenceEncoder(nn.Module):
             attention=attention or _stored_attention(backbone),
             heads=parts.heads,
             lm_head=head,
-            is_tuned=parts.pooling is not None and head is None,
+            is_tuned=parts.pooling is not None and not is_trained_for_language(parts.transformer, head),
         )
         return encoder.to(device).eval()
 
@@ -238,8 +246,8 @@ class SentenceEncoder(nn.Module):
         Args:
             folder: loads with ``SentenceTransformer(folder)`` and ``AutoModel.from_pretrained(folder)``,
                 except for a few backbones, which is logged.
-            lm_head: also written, under the names of the backbone's MaskedLM class, so that training can go
-                on from here with the head it had.
+            lm_head: also written, so that training can go on from here with the head it had: under the names
+                of the backbone's MaskedLM class, or, where that cannot hold it, in a file of its own.
         """
         folder = Path(folder)
         body = family_of(self.backbone).kind == "body"
@@ -268,6 +276,9 @@ class SentenceEncoder(nn.Module):
         content.pop("_name_or_path", None)
         if body:
             content[_ATTENTION_KEY] = self.attention
+        (folder / HEAD_FILE).unlink(missing_ok=True)
+        if lm_head is not None and not fits_class(self.backbone, lm_head):
+            write_head(folder / HEAD_FILE, lm_head)
         (folder / "config.json").write_text(json.dumps(content, indent=2, sort_keys=True) + "\n")
         self.tokenizer.save_pretrained(str(folder))
 

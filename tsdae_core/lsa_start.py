@@ -59,7 +59,7 @@ def lsa_head(
     with torch.no_grad():
         nn.init.eye_(_weight(head, "dense"))
         _weight(head, "norm").fill_(_HEAD_SCALE)
-        head.bias.copy_(torch.from_numpy(np.log(counts / counts.sum())))
+        head.get_parameter("bias").copy_(torch.from_numpy(np.log(counts / counts.sum())))
     return head
 
 

@@ -15,7 +15,7 @@ from torch import Tensor
 from tsdae_core.backbone import word_embeddings
 from tsdae_core.encoder import SentenceEncoder
 from tsdae_core.tokens import SpecialFrame, special_frame
-from tsdae_core.tsdae import TsdaeConfig, TsdaeModel
+from tsdae_core.tsdae import Tie, TsdaeConfig, TsdaeModel
 
 
 def reconstruct(
@@ -66,8 +66,12 @@ def model_from_weights(encoder: SentenceEncoder, weights: dict[str, Tensor]) -> 
     layers = {name.split(".")[1] for name in weights if name.startswith("bottleneck.")}
     if not layers:
         raise ValueError("these weights hold no decoder; only the tsdae objective trains one")
-    own_decoder = any(name.startswith("decoder_backbone.") for name in weights)
-    config = TsdaeConfig(tie="untied" if own_decoder else "tied", num_decoder_layers=len(layers))
+    tie: Tie = "tied"
+    if any(name.startswith("decoder_backbone.") for name in weights):
+        head = {name.removeprefix("lm_head.") for name in weights if name.startswith("lm_head.")}
+        is_own = encoder.lm_head is not None and head == set(encoder.lm_head.state_dict())
+        tie = "untied" if is_own else "scratch"
+    config = TsdaeConfig(tie=tie, num_decoder_layers=len(layers))
     model = TsdaeModel(encoder, config=config, seed=0)
     try:
         model.load_state_dict(weights)
@@ -109,6 +113,6 @@ def _next_token_logprobs(model: TsdaeModel, vector_1S: Tensor, beams: list[list[
     place[order] = np.arange(order.shape[0])
     last = torch.from_numpy(place[np.cumsum(lengths) - 1]).to(hidden_TD.device)
     table = word_embeddings(model.decoder_backbone or model.encoder.backbone).weight
-    logits_KV = model.lm_head(hidden_TD.index_select(0, last)) @ table.t() + model.lm_head.bias
+    logits_KV = model.lm_head.logits(hidden_TD.index_select(0, last), embeddings_VE=table)
     logprobs_KV: Tensor = logits_KV.log_softmax(dim=-1)
     return logprobs_KV

@@ -14,7 +14,6 @@ from pathlib import Path
 
 import torch
 from tokenizers import AddedToken
-from torch import nn
 from transformers import PreTrainedTokenizerFast
 
 from tsdae_core.backbone import word_embeddings
@@ -58,12 +57,8 @@ def add_tokens(encoder: SentenceEncoder, words: Sequence[str]) -> int:
         rows = word_embeddings(encoder.backbone).weight
         for place, ids in zip(places, pieces, strict=True):
             rows[place] = table[ids].mean(0)
-        if encoder.lm_head is not None:
-            bias = encoder.lm_head.bias.new_zeros(size)
-            bias[: encoder.lm_head.bias.shape[0]] = encoder.lm_head.bias
-            for place, ids in zip(places, pieces, strict=True):
-                bias[place] = encoder.lm_head.bias[ids].mean()
-            encoder.lm_head.bias = nn.Parameter(bias)
+    if encoder.lm_head is not None:
+        encoder.lm_head.extend(size, dict(zip(places, pieces, strict=True)))
     return len(fresh)
 
 

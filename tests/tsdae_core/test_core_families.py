@@ -7,15 +7,13 @@ import numpy as np
 import pytest
 import torch
 
-from tsdae_core.backbone import FAMILIES, REFUSED, family_named, layers_of
+from tsdae_core.backbone import FAMILIES, REFUSED, family_named, layers_of, word_embeddings
 from tsdae_core.encoder import SentenceEncoder
-from tsdae_core.lm_head import HEAD_NAMES
+from tsdae_core.head_files import HEAD_NAMES
 from tsdae_core.objective import build_objective
 from tsdae_core.preflight import check_decoder_is_causal, check_decoder_uses_vector
 from tsdae_core.tokens import tokenize_texts
 from tsdae_core.tsdae import TsdaeConfig
-
-HEADLESS = {"eurobert", "rembert", "t5", "bart", "llama", "qwen3"}
 
 
 @pytest.fixture(params=sorted(FAMILIES))
@@ -109,10 +107,14 @@ def test_a_family_saves_and_loads_with_its_head(texts, tokenizer, family, tmp_pa
     loaded = SentenceEncoder.load(tmp_path)
     assert np.array_equal(loaded.encode(texts[:20]), encoder.encode(texts[:20]))
     assert loaded.fingerprint() == encoder.fingerprint()
-    assert (loaded.lm_head is None) == (family in HEADLESS)
-    if loaded.lm_head is not None:
-        for name, value in head.state_dict().items():
-            assert torch.equal(loaded.lm_head.state_dict()[name], value), name
+    assert not loaded.is_tuned
+    assert loaded.lm_head.state_dict().keys() == head.state_dict().keys()
+    for name, value in head.state_dict().items():
+        assert torch.equal(loaded.lm_head.state_dict()[name], value), name
+    states = torch.randn(3, 32)
+    table = word_embeddings(loaded.backbone).weight
+    want = head.logits(states, embeddings_VE=table)
+    assert torch.equal(loaded.lm_head.logits(states, embeddings_VE=table), want)
 
 
 def test_padding_does_not_change_a_vector(texts, tokenizer, family):
@@ -150,6 +152,7 @@ def test_the_table_of_the_documentation_is_the_code():
     assert supported.keys() == FAMILIES.keys()
     for name, (path, head, layers) in supported.items():
         assert path == ("packed" if FAMILIES[name].packed else "general"), name
-        assert head == ("own" if name in HEAD_NAMES else "fresh"), name
+        names = HEAD_NAMES[name]
+        assert head == ("output matrix" if names.dense is None else "transform"), name
         assert layers == ("post-norm" if FAMILIES[name].post_norm else "pre-norm"), name
     assert {row[0]: row[1] for row in rows if len(row) == 2 and row[0] != "model type"} == REFUSED

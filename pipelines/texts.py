@@ -6,6 +6,7 @@ Knows nothing of files, shards or what other rows hold.
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
@@ -13,6 +14,8 @@ from pipelines.cleaning import clean, drop_reason, normalise, strip_html, unesca
 from pipelines.collection_config import CollectionConfig
 
 HASH_BYTES = 16
+# A line of white space is a blank one, and parts paragraphs.
+_LINE_END = re.compile(r"[^\S\n]*\n")
 _MARK_UP: dict[str, Callable[[str], str]] = {"entities": unescape_entities, "strip": strip_html}
 
 
@@ -78,4 +81,5 @@ def _sentences(source: str, language: str) -> list[str]:
     """Sentences by the rules of a language, paragraphs kept apart; white space alone is none."""
     from sentencex import segment
 
-    return [sentence for sentence in segment(language, normalise(source)) if sentence.strip()]
+    text = _LINE_END.sub("\n", normalise(source))
+    return [sentence for sentence in segment(language, text) if sentence.strip()]

@@ -32,8 +32,8 @@ class InBatchModel(ObjectiveModel):
         """Return [n, K, S] with gradients; n is the number of ``row_ids``."""
         raise NotImplementedError
 
-    def in_batch_loss(self, vectors_nKS: Tensor) -> Tensor:
-        """Return this worker's part of the summed loss, from the vectors of all its rows in the step."""
+    def in_batch_loss(self, vectors_nKS: Tensor, batches: Sequence[Batch]) -> Tensor:
+        """Return this worker's part of the summed loss; the vectors are those of all ``batches``."""
         raise NotImplementedError
 
     def own_loss(self, batch: Batch) -> LossSums:
@@ -50,7 +50,7 @@ class InBatchModel(ObjectiveModel):
         vectors = self.vectors(batch)
         own = self.own_loss(batch)
         if vector_grads is None:
-            return LossSums(own.loss_sum + self.in_batch_loss(vectors), own.num_targets)
+            return LossSums(own.loss_sum + self.in_batch_loss(vectors, [batch]), own.num_targets)
         surrogate = (vectors * vector_grads).sum()
         return LossSums(own.loss_sum + (surrogate - surrogate.detach()), own.num_targets)
 
@@ -68,7 +68,7 @@ def cached_vector_grads(model: InBatchModel, batches: Sequence[Batch]) -> tuple[
             seed_micro_batch(base_seed, index)
             parts.append(model.vectors(batch))
     whole = torch.cat(parts).requires_grad_()
-    loss = model.in_batch_loss(whole)
+    loss = model.in_batch_loss(whole, batches)
     (grads,) = torch.autograd.grad(loss, whole)
     sizes = [part.shape[0] for part in parts]
     return list(torch.split(grads, sizes)), float(loss.detach())

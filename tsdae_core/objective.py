@@ -16,6 +16,7 @@ from tsdae_core.contrastive_tension import CtConfig, CtObjective
 from tsdae_core.encoder import SentenceEncoder
 from tsdae_core.mlm import MlmConfig, MlmObjective
 from tsdae_core.objective_model import ObjectiveModel
+from tsdae_core.protected import ProtectedConfig, ProtectedObjective
 from tsdae_core.ragged import Int64s
 from tsdae_core.simcse import SimcseConfig, SimcseObjective
 from tsdae_core.supervised import (
@@ -28,7 +29,16 @@ from tsdae_core.supervised import (
 )
 from tsdae_core.tsdae import TsdaeConfig, TsdaeObjective
 
-ObjectiveConfig = TsdaeConfig | MlmConfig | SimcseConfig | CtConfig | NliConfig | RankingConfig | StsConfig
+ObjectiveConfig = (
+    TsdaeConfig
+    | MlmConfig
+    | SimcseConfig
+    | CtConfig
+    | ProtectedConfig
+    | NliConfig
+    | RankingConfig
+    | StsConfig
+)
 
 
 class Objective(Protocol):
@@ -83,6 +93,7 @@ def build_objective(
 
 _OBJECTIVES: dict[str, tuple[Callable[[PreTrainedTokenizerFast, Any], Objective], type[Any]]] = {
     "tsdae": (TsdaeObjective, TsdaeConfig),
+    "protected": (ProtectedObjective, ProtectedConfig),
     "mlm": (MlmObjective, MlmConfig),
     "simcse": (SimcseObjective, SimcseConfig),
     "ct": (CtObjective, CtConfig),

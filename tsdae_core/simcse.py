@@ -9,6 +9,7 @@ Shapes: n rows, S width.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -94,7 +95,7 @@ class SimcseModel(InBatchModel):
         pairs: Tensor = self.head(both).unflatten(0, (2, -1)).transpose(0, 1)
         return pairs[: batch["row_ids"].shape[0]]
 
-    def in_batch_loss(self, vectors_nKS: Tensor) -> Tensor:
+    def in_batch_loss(self, vectors_nKS: Tensor, batches: Sequence[Batch]) -> Tensor:  # noqa: ARG002
         """Return the ranking loss of first vectors against all second ones."""
         everyone, first_row = gather_rows(vectors_nKS, is_training=self.training)
         return ranking_loss_sum(vectors_nKS, everyone, first_row=first_row, temperature=self.temperature)

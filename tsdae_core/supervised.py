@@ -8,6 +8,7 @@ Shapes: n rows, K texts per row, S width, C classes.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -198,7 +199,7 @@ class RankingModel(InBatchModel):
         """Return anchor, positive and hard negatives of every row, [n, K, S]."""
         return _columns(self.encoder, batch)[: batch["row_ids"].shape[0]]
 
-    def in_batch_loss(self, vectors_nKS: Tensor) -> Tensor:
+    def in_batch_loss(self, vectors_nKS: Tensor, batches: Sequence[Batch]) -> Tensor:  # noqa: ARG002
         """Return the ranking loss of this worker's anchors among all candidates."""
         everyone, first_row = gather_rows(vectors_nKS, is_training=self.training)
         return ranking_loss_sum(vectors_nKS, everyone, first_row=first_row, temperature=self.temperature)

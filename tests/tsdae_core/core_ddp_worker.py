@@ -14,7 +14,7 @@ from tsdae_core.step import training_step
 from tsdae_core.tokens import tokenize_texts
 
 NUM_STEPS = 3
-NAMES = ("tsdae", "mlm", "simcse", "ct", "nli", "ranking")
+NAMES = ("tsdae", "protected", "mlm", "simcse", "ct", "nli", "ranking")
 
 
 # Per step: where the 12 rows are cut between the ranks, and where each rank cuts its own. Shares hold

@@ -97,10 +97,11 @@ def decode_packed(
     plan: PackedPlan,
     *,
     fused: FusedProjections,
+    causal: bool = True,
 ) -> Tensor:
     """Return decoder states [T, D] in packed order, ``ids_T`` being in packed order too.
 
-    As many layers run as the bottleneck has modules.
+    As many layers run as the bottleneck has modules. Without ``causal`` a token sees later ones too.
     """
 
     def add_vector(index: int, hidden_TD: Tensor) -> Tensor:
@@ -108,16 +109,19 @@ def decode_packed(
         return added
 
     fused = fused.first(len(bottleneck))
-    return run_packed(backbone, ids_T, plan, causal=True, fused=fused, add_vector=add_vector)
+    return run_packed(backbone, ids_T, plan, causal=causal, fused=fused, add_vector=add_vector)
 
 
 def decode_padded(
-    backbone: nn.Module, bottleneck: nn.ModuleList, vectors_BS: Tensor, ids_T: Tensor, lengths_B: Tensor
+    backbone: nn.Module,
+    bottleneck: nn.ModuleList,
+    vectors_BS: Tensor,
+    ids_T: Tensor,
+    lengths_B: Tensor,
+    *,
+    causal: bool = True,
 ) -> Tensor:
-    """Return decoder states [T, D], through the backbone's own forward.
-
-    As many layers run as the bottleneck has modules.
-    """
+    """Return decoder states [T, D], through the backbone's own forward; otherwise as `decode_packed`."""
     row = torch.arange(lengths_B.shape[0], device=lengths_B.device).repeat_interleave(int(lengths_B.max()))
 
     def add_vector(index: int, hidden: Tensor) -> Tensor:
@@ -125,7 +129,7 @@ def decode_padded(
         return added
 
     with first_layers(backbone, len(bottleneck)):
-        return run_padded(backbone, ids_T, lengths_B, causal=True, add_vector=add_vector)
+        return run_padded(backbone, ids_T, lengths_B, causal=causal, add_vector=add_vector)
 
 
 def _dropout(config: Any, *names: str) -> float:

@@ -9,9 +9,12 @@ from __future__ import annotations
 
 import copy
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
 from transformers import PreTrainedTokenizerFast
 
 from tsdae_core.backbone import word_embeddings
@@ -131,25 +134,44 @@ class MlmModel(ObjectiveModel):
     def forward(self, batch: Batch) -> LossSums:
         """Return the loss summed over hidden tokens, and their number."""
         table = word_embeddings(self.backbone)
-        device = table.weight.device
-        places, targets_M = np.asarray(batch["target_places"]), int64_tensor(batch["target_ids"], device)
-        lengths = np.asarray(batch["lengths"], dtype=np.int64)
-        if self.use_packed:
-            plan = plan_packing(lengths, device=device)
-            packed_place = np.empty_like(plan.token_order)
-            packed_place[plan.token_order] = np.arange(plan.token_order.shape[0])
-            hidden_MD = run_packed(
-                self.backbone,
-                int64_tensor(batch["input_ids"][plan.token_order], device),
-                plan,
-                causal=False,
-                fused=fuse_projections(self.backbone),
-                keep=torch.from_numpy(packed_place[places]).to(device),
-            )
-        else:
-            ids_T, lengths_B = int64_tensor(batch["input_ids"], device), int64_tensor(lengths, device)
-            hidden_TD = run_padded(self.backbone, ids_T, lengths_B, causal=self.causal)
-            hidden_MD = hidden_TD.index_select(0, int64_tensor(places, device))
+        targets_M = int64_tensor(batch["target_ids"], table.weight.device)
+        hidden_MD = states_at(
+            self.backbone,
+            batch["input_ids"],
+            batch["lengths"],
+            batch["target_places"],
+            use_packed=self.use_packed,
+            causal=self.causal,
+        )
         return LossSums(
             self.lm_head.loss_sum(hidden_MD, targets_M, embeddings_VE=table.weight), int(targets_M.shape[0])
         )
+
+
+def states_at(
+    backbone: nn.Module,
+    input_ids: NDArray[Any],
+    lengths: Int64s,
+    places: Int64s,
+    *,
+    use_packed: bool,
+    causal: bool,
+) -> Tensor:
+    """Return the last hidden states [M, D] of the tokens at ``places`` (int64[M], into ``input_ids``)."""
+    device = word_embeddings(backbone).weight.device
+    lengths, places = np.asarray(lengths, dtype=np.int64), np.asarray(places)
+    if not use_packed:
+        ids_T, lengths_B = int64_tensor(input_ids, device), int64_tensor(lengths, device)
+        hidden_TD = run_padded(backbone, ids_T, lengths_B, causal=causal)
+        return hidden_TD.index_select(0, int64_tensor(places, device))
+    plan = plan_packing(lengths, device=device)
+    packed_place = np.empty_like(plan.token_order)
+    packed_place[plan.token_order] = np.arange(plan.token_order.shape[0])
+    return run_packed(
+        backbone,
+        int64_tensor(input_ids[plan.token_order], device),
+        plan,
+        causal=False,
+        fused=fuse_projections(backbone),
+        keep=torch.from_numpy(packed_place[places]).to(device),
+    )

@@ -18,6 +18,7 @@ from tsdae_core.mlm import MlmConfig, MlmObjective
 from tsdae_core.objective_model import ObjectiveModel
 from tsdae_core.protected import ProtectedConfig, ProtectedObjective
 from tsdae_core.ragged import Int64s
+from tsdae_core.retromae import RetromaeConfig, RetromaeObjective
 from tsdae_core.simcse import SimcseConfig, SimcseObjective
 from tsdae_core.supervised import (
     NliConfig,
@@ -35,6 +36,7 @@ ObjectiveConfig = (
     | SimcseConfig
     | CtConfig
     | ProtectedConfig
+    | RetromaeConfig
     | NliConfig
     | RankingConfig
     | StsConfig
@@ -93,8 +95,9 @@ def build_objective(
 
 _OBJECTIVES: dict[str, tuple[Callable[[PreTrainedTokenizerFast, Any], Objective], type[Any]]] = {
     "tsdae": (TsdaeObjective, TsdaeConfig),
-    "protected": (ProtectedObjective, ProtectedConfig),
     "mlm": (MlmObjective, MlmConfig),
+    "protected": (ProtectedObjective, ProtectedConfig),
+    "retromae": (RetromaeObjective, RetromaeConfig),
     "simcse": (SimcseObjective, SimcseConfig),
     "ct": (CtObjective, CtConfig),
     "nli": (NliObjective, NliConfig),

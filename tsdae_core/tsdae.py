@@ -239,6 +239,7 @@ class TsdaeModel(ObjectiveModel):
         lengths: Int64s,
         *,
         fused: FusedProjections | None = None,
+        causal: bool = True,
     ) -> tuple[Tensor, Int64s]:
         """Return decoder states [T, D] and, for each, the index of its token in ``input_ids`` (int64[T])."""
         backbone = self.decoder_backbone or self.encoder.backbone
@@ -247,13 +248,15 @@ class TsdaeModel(ObjectiveModel):
                 int64_tensor(input_ids, vectors_BS.device),
                 int64_tensor(lengths, vectors_BS.device),
             )
-            hidden_TD = decode_padded(backbone, self.bottleneck, vectors_BS, ids_T, lengths_B)
+            hidden_TD = decode_padded(backbone, self.bottleneck, vectors_BS, ids_T, lengths_B, causal=causal)
             return hidden_TD, np.arange(input_ids.shape[0], dtype=np.int64)
         if fused is None or self.decoder_backbone is not None:
             fused = fuse_projections(backbone)
         plan = plan_packing(lengths, device=vectors_BS.device)
         ids_T = int64_tensor(input_ids[plan.token_order], vectors_BS.device)
-        hidden_TD = decode_packed(backbone, self.bottleneck, vectors_BS, ids_T, plan, fused=fused)
+        hidden_TD = decode_packed(
+            backbone, self.bottleneck, vectors_BS, ids_T, plan, fused=fused, causal=causal
+        )
         return hidden_TD, plan.token_order
 
 

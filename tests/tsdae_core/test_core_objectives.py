@@ -122,7 +122,7 @@ def test_mlm_hides_the_right_shares_and_never_special_tokens(tokenizer, texts):
 
 def test_whole_word_mlm_predicts_all_pieces_of_a_word_at_the_same_rate(tokenizer, texts):
     objective = build_objective("mlm", tokenizer=tokenizer, config=MlmConfig(whole_word=True))
-    tokens = tokenize_texts(texts * 40, tokenizer, max_tokens=64)
+    tokens = tokenize_texts(texts * 8, tokenizer, max_tokens=64)
     row_ids = np.arange(len(tokens))
     batch = objective.make_batch(tokens, row_ids, seed=0, epoch=0)
     original = objective.frame.wrap(tokens.ids)
@@ -136,7 +136,7 @@ def test_whole_word_mlm_predicts_all_pieces_of_a_word_at_the_same_rate(tokenizer
     assert (np.diff(np.flatnonzero(tokens.word_starts)) > 1).mean() > 0.3
     assert 0.15 <= hidden.mean() < 0.21
     shown = batch["input_ids"][batch["target_places"]]
-    assert np.mean(shown == tokenizer.mask_token_id) == pytest.approx(0.8, abs=0.02)
+    assert np.mean(shown == tokenizer.mask_token_id) == pytest.approx(0.8, abs=0.03)
     other = objective.make_batch(tokens, row_ids, seed=0, epoch=1)
     assert not np.array_equal(batch["target_places"], other["target_places"])  # drawn anew in every epoch
     alone = objective.make_batch(tokens.take([5]), row_ids[[5]], seed=0, epoch=0)

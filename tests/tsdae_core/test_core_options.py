@@ -77,6 +77,34 @@ def test_gradient_checkpointing_changes_no_gradient(tokenizer, texts, make_encod
         model(batch)
 
 
+@pytest.mark.parametrize(("packed", "backend"), [(True, "aot_eager"), (False, "eager")])
+def test_compiled_blocks_give_the_same_gradients_with_one_graph_for_all_lengths(
+    tokenizer, texts, make_encoder, packed, backend
+):
+    objective = build_objective("tsdae", tokenizer=tokenizer)
+    encoder = make_encoder(num_layers=3)
+    encoder.use_packed = packed
+    model = core_builders.shake(objective.build_model(encoder, seed=0)).train()
+    batches = [make_batch(objective, tokenizer, texts[a:b]) for a, b in ((0, 8), (8, 19), (19, 24))]
+
+    def run(batch):
+        sums = model(batch)
+        sums.loss_sum.backward()
+        return sums.loss_sum.item(), core_builders.gradients(model)
+
+    plain = [run(batch) for batch in batches]
+    torch._dynamo.reset()
+    graphs = torch._dynamo.utils.counters["stats"]
+    graphs.clear()
+    model.compile_blocks(backend=backend)
+    for batch, (loss, grads) in zip(batches, plain, strict=True):
+        compiled_loss, compiled = run(batch)
+        assert graphs["unique_graphs"] == 4  # two parts of a layer, bottleneck, head; layers share them
+        assert compiled_loss == pytest.approx(loss, rel=1e-6)
+        for name, want in grads.items():
+            torch.testing.assert_close(compiled[name], want, atol=1e-5, rtol=1e-5, msg=name)
+
+
 @pytest.mark.parametrize("tie", ["tied", "untied", "scratch"])
 def test_a_decoder_can_have_one_layer(tokenizer, texts, make_encoder, tie):
     objective = build_objective(

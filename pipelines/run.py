@@ -37,7 +37,7 @@ def run_stages(names: Sequence[str], config: RunConfig, *, reporter: Reporter) -
         InputError: bad input or settings, an earlier stage missing, or another run at work in the workspace.
     """
     workspace = Location.parse(config.workspace)
-    with _only_one(workspace), connected(config):
+    with only_one(workspace), connected(config):
         for number, name in enumerate(names, 1):
             if len(names) > 1:
                 reporter.note(f"[{number}/{len(names)}] {name}")
@@ -88,7 +88,7 @@ _STAGES: dict[str, Callable[[RunConfig, Location, Reporter], None]] = {
 
 
 @contextmanager
-def _only_one(workspace: Location) -> Iterator[None]:
+def only_one(workspace: Location) -> Iterator[None]:
     """Holds the workspace's lock (local workspaces); a killed run's lock is free at once."""
     if not workspace.is_local:
         yield

@@ -70,6 +70,21 @@ def batch_stream(
             yield from _unpack(table)
 
 
+def epoch_work(plan: LanePlan, epoch: int) -> list[list[Chunk]]:
+    """The chunks of one epoch as the stream groups them into tasks."""
+    first = epoch * plan.steps_per_epoch
+    parts = chunks(plan, first_step=first, num_steps=first + plan.steps_per_epoch)
+    return _grouped(parts, plan.steps_per_chunk)
+
+
+def steps_of(
+    work: Sequence[Chunk], plan: LanePlan, rows: TokenRows, objective: Objective, *, max_batch_tokens: int
+) -> list[StepBatch]:
+    """The global batches of some chunks: what the streams of all workers give together."""
+    maker = _BatchMaker(plan, rows, objective, range(plan.num_lanes), [work], max_batch_tokens)
+    return [step for chunk in work for step in maker.make_chunk(chunk)]
+
+
 def _grouped(parts: Sequence[Chunk], steps_per_task: int) -> list[list[Chunk]]:
     """Neighbouring small chunks (epochs of a small corpus) taken together, so that tasks stay few."""
     groups: list[list[Chunk]] = []

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.console import Console
 
+from pipelines.cli.noise import noise
 from pipelines.cli.options import DEFAULT_WORKSPACE, Workspace
 from pipelines.cli.search import rerank, search
 
@@ -122,6 +123,7 @@ def register(config: ConfigPath, overrides: Overrides = None) -> None:
 
 app.command()(search)
 app.command()(rerank)
+app.command()(noise)
 
 
 @app.command()

@@ -92,6 +92,15 @@ def test_actors_make_their_function_once_and_the_user_s_error_comes_through(stag
         run_items(stage, {"item-9": {"bad": True}}, make)
 
 
+def test_a_user_error_while_an_actor_is_made_is_that_error(stage):
+    def make():
+        raise InputError("the encoder of start/ cannot be loaded")
+
+    for num_actors in (0, 1):
+        with pytest.raises(InputError, match=r"^the encoder of start/ cannot be loaded$"):
+            run_items(stage, {"a": {}, "b": {}}, make, num_actors=num_actors)
+
+
 def test_an_error_stops_the_work_that_has_not_begun(stage, tmp_path):
     def make():
         def work(name, spec):
@@ -140,7 +149,7 @@ def test_prepare_on_ray_gives_the_bytes_of_prepare_without_it(tmp_path, mixed_in
 
 def test_a_bad_file_found_by_a_task_is_one_error_and_leaves_no_output(tmp_path, mixed_input):
     (mixed_input / "3.jsonl").write_bytes(b'{"id": "1", "text": "caf\xe9"}\n')
-    with pytest.raises(InputError, match=r"3\.jsonl' line 1 is not valid UTF-8"):
+    with pytest.raises(InputError, match=r"3\.jsonl' holds no JSON object; line 1 .* not valid UTF-8"):
         prepare_in(tmp_path / "w", mixed_input)
     assert not Path(tmp_path / "w/corpus").exists()
 

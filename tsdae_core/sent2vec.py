@@ -1,0 +1,236 @@
+"""Sent2Vec (Pagliardini et al. 2018, arXiv 1703.02507), a rival in the TSDAE paper's tables, trained here.
+
+A sentence's vector is the mean of the vectors of its words and hashed n-grams; they learn to predict each
+word from the rest of its sentence with negative sampling. Owns vocabulary, training, files and encoding.
+Every random choice is keyed, so a run repeats on any machine. Knows nothing of Transformers.
+
+Shapes: B sentences, F features of all sentences, P target words, Q negatives each, D width.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from numpy.typing import NDArray
+from safetensors.numpy import load_file, save_file
+from torch import Tensor, nn
+
+from tsdae_core.hashing import fold_key, keyed_hash, keyed_permutation, keyed_uniform
+from tsdae_core.ragged import Int64s, Ragged, expand_spans
+
+_WORD = re.compile(r"\w+")
+_WEIGHTS, _ABOUT = "model.safetensors", "sent2vec.json"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sent2VecConfig:
+    """Choices of Sent2Vec; the paper's unless said otherwise.
+
+    Attributes:
+        dim: width of the vectors.
+        ngrams: longest n-gram with a vector of its own; 1 has none.
+        num_buckets: n-grams are hashed into as many (the authors use 2 million).
+        min_count: words seen less often have no vector.
+        num_negatives: words drawn, by the root of their frequency, against each target.
+        subsample: words more frequent than this share of all are targets less often; 0 keeps all.
+        num_epochs: passes over the corpus.
+        lr: rate of Adagrad, falling linearly to 0 (the authors use plain SGD, one sentence at a time).
+        batch_size: sentences per update.
+
+    Raises:
+        ValueError: for a number outside its range.
+    """
+
+    dim: int = 700
+    ngrams: int = 2
+    num_buckets: int = 200_000
+    min_count: int = 5
+    num_negatives: int = 10
+    subsample: float = 1e-5
+    num_epochs: int = 9
+    lr: float = 0.1
+    batch_size: int = 64
+
+    def __post_init__(self) -> None:
+        names = ("dim", "ngrams", "num_buckets", "min_count", "num_negatives", "num_epochs", "lr")
+        for name in (*names, "batch_size"):
+            if not getattr(self, name) > 0:
+                raise ValueError(f"{name}={getattr(self, name)} must be positive")
+        if self.subsample < 0:
+            raise ValueError(f"subsample={self.subsample} must not be negative")
+
+
+class Sent2Vec:
+    """A trained model.
+
+    Attributes:
+        words: the vocabulary; word i has row i of ``table``.
+        table: float32[V + num_buckets, D], words first.
+    """
+
+    def __init__(self, words: Sequence[str], table: NDArray[np.float32], config: Sent2VecConfig) -> None:
+        self.words, self.table, self.config = list(words), table, config
+        self._index = {word: place for place, word in enumerate(self.words)}
+
+    @property
+    def dim(self) -> int:
+        """Width of the sentence vectors."""
+        return int(self.table.shape[1])
+
+    def encode(self, texts: Iterable[str], *, normalize: bool = False) -> NDArray[np.float32]:
+        """Return float32[n, dim]; a text without a known word is a zero vector."""
+        features = self.features(texts)
+        row = np.repeat(np.arange(len(features)), features.lengths)
+        vectors = np.zeros((len(features), self.dim), dtype=np.float32)
+        np.add.at(vectors, row, self.table[features.values])
+        vectors /= np.maximum(features.lengths, 1).astype(np.float32)[:, None]
+        if normalize:
+            vectors /= np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), np.float32(1e-12))
+        return vectors
+
+    def features(self, texts: Iterable[str]) -> Ragged:
+        """Return rows of ``table`` per text: its known words, then its n-grams."""
+        return _features(_word_ids(texts, self._index), len(self.words), self.config)
+
+    def save(self, folder: str | Path) -> None:
+        """Write the model into a folder (made if missing)."""
+        folder = Path(folder)
+        folder.mkdir(parents=True, exist_ok=True)
+        save_file({"table": np.ascontiguousarray(self.table)}, folder / _WEIGHTS)
+        about = {"config": asdict(self.config), "words": self.words}
+        (folder / _ABOUT).write_text(json.dumps(about, ensure_ascii=False) + "\n", encoding="utf-8")
+
+    @classmethod
+    def load(cls, folder: str | Path) -> Sent2Vec:
+        """Read what `save` wrote.
+
+        Raises:
+            ValueError: if the folder holds no such model.
+        """
+        folder = Path(folder)
+        if not (folder / _ABOUT).is_file():
+            raise ValueError(f"{folder} holds no Sent2Vec model ({_ABOUT} is missing)")
+        about = json.loads((folder / _ABOUT).read_text(encoding="utf-8"))
+        return cls(about["words"], load_file(folder / _WEIGHTS)["table"], Sent2VecConfig(**about["config"]))
+
+
+def train_sent2vec(texts: Sequence[str], config: Sent2VecConfig | None = None, *, seed: int) -> Sent2Vec:
+    """Train on sentences.
+
+    Raises:
+        ValueError: if no word is frequent enough.
+    """
+    config = config or Sent2VecConfig()
+    counts = Counter(word for text in texts for word in _WORD.findall(text.lower()))
+    words = sorted(word for word, count in counts.items() if count >= config.min_count)
+    if len(words) < 2:
+        raise ValueError(
+            f"fewer than 2 words occur {config.min_count} times; give more text or lower min_count"
+        )
+    frequency = np.array([counts[word] for word in words], dtype=np.float64)
+    word_ids = _word_ids(texts, {word: place for place, word in enumerate(words)})
+    model = _Sent2VecModel(len(words), config, seed=seed)
+    optimizer = torch.optim.Adagrad(model.parameters(), lr=config.lr)
+    total, done = config.num_epochs * len(word_ids), 0
+    for epoch in range(config.num_epochs):
+        order = keyed_permutation(len(word_ids), fold_key("sent2vec-order", seed, epoch))
+        for rows in np.split(order, np.arange(config.batch_size, len(order), config.batch_size)):
+            for group in optimizer.param_groups:
+                group["lr"] = config.lr * (1 - done / total)
+            done += len(rows)
+            batch = _draw(word_ids.take(rows), rows, frequency, config, seed=seed, epoch=epoch)
+            if batch is None:
+                continue
+            optimizer.zero_grad(set_to_none=True)
+            model(*batch).backward()
+            optimizer.step()
+    return Sent2Vec(words, model.source.weight.detach().numpy(), config)
+
+
+class _Sent2VecModel(nn.Module):
+    def __init__(self, num_words: int, config: Sent2VecConfig, *, seed: int) -> None:
+        super().__init__()
+        self.source = nn.Embedding(num_words + config.num_buckets, config.dim, sparse=True)
+        self.target = nn.Embedding(num_words, config.dim, sparse=True)
+        generator = torch.Generator().manual_seed(fold_key("sent2vec", seed) >> 1)
+        with torch.no_grad():
+            self.source.weight.uniform_(-1 / config.dim, 1 / config.dim, generator=generator)
+            self.target.weight.zero_()
+
+    def forward(
+        self, features: Tensor, offsets: Tensor, words_P: Tensor, row_P: Tensor, negatives_PQ: Tensor
+    ) -> Tensor:
+        """Return the loss summed over targets and divided by their number.
+
+        A target is predicted from the mean of its sentence's other features.
+        """
+        sums_BD = F.embedding_bag(features, self.source.weight, offsets[:-1], mode="sum", sparse=True)
+        others_P = (offsets[1:] - offsets[:-1])[row_P] - 1
+        context_PD = (sums_BD[row_P] - self.source(words_P)) / others_P[:, None]
+        positive_P = (context_PD * self.target(words_P)).sum(1)
+        negative_PQ = (self.target(negatives_PQ) @ context_PD[:, :, None]).squeeze(2)
+        loss: Tensor = -F.logsigmoid(positive_P).sum() - F.logsigmoid(-negative_PQ).sum()
+        return loss / words_P.shape[0]
+
+
+def _draw(
+    words: Ragged,
+    rows: Int64s,
+    frequency: NDArray[np.float64],
+    config: Sent2VecConfig,
+    *,
+    seed: int,
+    epoch: int,
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor] | None:
+    """Return features, offsets, targets, their rows and negatives of a batch; None if there is no target."""
+    features = _features(words, frequency.shape[0], config)
+    row = np.repeat(np.arange(len(words)), words.lengths)
+    position = expand_spans(np.zeros_like(words.lengths), words.lengths)
+    share = frequency[words.values] / frequency.sum()
+    keep = np.ones(share.shape[0])
+    if config.subsample > 0:
+        keep = np.sqrt(config.subsample / share) + config.subsample / share
+    chosen = keyed_uniform(fold_key("sent2vec-target", seed, epoch), rows[row], position) < keep
+    chosen &= features.lengths[row] > 1
+    if not chosen.any():
+        return None
+    row, position, targets = row[chosen], position[chosen], words.values[chosen]
+    ladder = np.cumsum(np.sqrt(frequency))
+    draw = np.arange(config.num_negatives)
+    uniform = keyed_uniform(
+        fold_key("sent2vec-negative", seed, epoch), rows[row][:, None], position[:, None], draw[None, :]
+    )
+    negatives = np.searchsorted(ladder, uniform * ladder[-1], side="right")
+    # A negative that is the target itself would undo it; the next word takes its place.
+    negatives = np.where(negatives == targets[:, None], (negatives + 1) % frequency.shape[0], negatives)
+    arrays = (features.values, features.offsets, targets, row, negatives)
+    first, *rest = (torch.from_numpy(np.ascontiguousarray(part, dtype=np.int64)) for part in arrays)
+    return first, rest[0], rest[1], rest[2], rest[3]
+
+
+def _word_ids(texts: Iterable[str], index: dict[str, int]) -> Ragged:
+    rows: Iterator[list[int]] = (
+        [index[word] for word in _WORD.findall(text.lower()) if word in index] for text in texts
+    )
+    return Ragged.from_rows(rows, dtype=np.int64)
+
+
+def _features(words: Ragged, num_words: int, config: Sent2VecConfig) -> Ragged:
+    """Return each row's words, then its n-grams as ``num_words`` + bucket."""
+    rows: list[list[NDArray[np.int64]]] = [[words.row(index)] for index in range(len(words))]
+    for size in range(2, config.ngrams + 1):
+        starts = np.arange(max(0, words.values.shape[0] - size + 1))
+        window = [words.values[starts + shift] for shift in range(size)]
+        buckets = keyed_hash(fold_key("sent2vec-ngram", size), *window) % np.uint64(config.num_buckets)
+        ids = buckets.astype(np.int64) + num_words
+        for index, (begin, end) in enumerate(zip(words.offsets[:-1], words.offsets[1:], strict=True)):
+            rows[index].append(ids[begin : max(begin, end - size + 1)])
+    return Ragged.from_rows([np.concatenate(parts) for parts in rows], dtype=np.int64)

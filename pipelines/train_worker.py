@@ -22,6 +22,7 @@ import torch.distributed
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
+from pipelines.config_values import config_to_dict
 from pipelines.lanes import LanePlan, step_digest
 from pipelines.manifest import Manifest
 from pipelines.storage import Location
@@ -265,7 +266,11 @@ class _Worker:
         with tempfile.TemporaryDirectory(prefix="tsdae-checkpoint-") as folder:
             checkpoint = None
             if self.rank == 0:
-                extra = {"history": asdict(history), "seed": self.job.seed}
+                extra = {
+                    "history": asdict(history),
+                    "seed": self.job.seed,
+                    "config": config_to_dict(self.job.config),
+                }
                 save_training_state(
                     Path(folder) / STATE_FOLDER, self.model, self.optimizer, step=done, extra=extra
                 )

@@ -72,6 +72,8 @@ def write_state(folder: str | Path, state: TrainingState) -> None:
         "param_groups": state.optimizer["param_groups"],
     }
     tensors = {name: value.detach().cpu().contiguous().clone() for name, value in tensors.items()}
+    for left_over in folder.glob(f".{FILE_NAME}.*"):
+        left_over.unlink(missing_ok=True)  # of a writer that was killed
     temporary = folder / f".{FILE_NAME}.{os.getpid()}"
     try:
         save_file(tensors, temporary, metadata={"state": json.dumps(header, sort_keys=True)})

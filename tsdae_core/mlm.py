@@ -129,7 +129,7 @@ class MlmModel(ObjectiveModel):
         self.use_packed, self.causal = encoder.use_packed, encoder.attention == "causal"
         head = copy.deepcopy(encoder.lm_head)
         self.lm_head = head or LmHead.for_backbone(self.backbone, seed=fold_key("lm_head", seed) >> 1)
-        self.to(encoder.device)
+        self.to(encoder.device, word_embeddings(self.backbone).weight.dtype)
 
     def forward(self, batch: Batch) -> LossSums:
         """Return the loss summed over hidden tokens, and their number."""

@@ -192,7 +192,7 @@ class TsdaeModel(ObjectiveModel):
         self.lm_head = copy.deepcopy(head) or LmHead.for_backbone(
             backbone, seed=fold_key("lm_head", seed) >> 1
         )
-        self.to(encoder.device)
+        self.to(encoder.device, word_embeddings(backbone).weight.dtype)
 
     def forward(self, batch: Batch) -> LossSums:
         """Return the summed reconstruction loss and the number of its unit, see ``TsdaeConfig.loss_per``."""

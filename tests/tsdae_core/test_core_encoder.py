@@ -117,6 +117,29 @@ def test_encode_keeps_order_for_any_batching(tokenizer, lengths, batch_tokens, p
         np.testing.assert_allclose(encoder.encode([text])[0], vector, atol=1e-5)
 
 
+@pytest.mark.parametrize("packed", [True, False])
+def test_encode_pads_no_more_than_it_must(tokenizer, texts, make_encoder, packed):
+    """Packed: not at all outside attention. Padded: to the longest of texts of neighbouring lengths."""
+    encoder = make_encoder().eval()
+    encoder.use_packed = packed
+    seen = []
+    table = encoder.backbone.embeddings.word_embeddings
+    table.register_forward_hook(lambda _module, _args, out: seen.append(tuple(out.shape[:2])))
+    lengths = sorted(len(ids) for ids in tokenizer(texts, max_length=64, truncation=True)["input_ids"])
+    encoder.encode(iter(texts), batch_tokens=300)
+    if packed:
+        assert sum(rows * length for rows, length in seen) == sum(lengths)
+        return
+    taken = 0
+    for rows, length in seen:
+        assert length == lengths[taken + rows - 1]  # the longest of the batch, no more
+        assert rows * length <= 300
+        taken += rows
+        if taken < len(lengths):
+            assert (rows + 1) * lengths[taken] > 300  # one more would not have fitted
+    assert taken == len(texts)
+
+
 def test_encode_equals_sentence_transformers_on_odd_texts(make_encoder, tmp_path):
     texts = ["", "a", "😀", "ab " * 500, "Ab, cd? ef!", " \n\t"]
     encoder = make_encoder().train()

@@ -1,5 +1,7 @@
 import math
+import os
 import pickle
+import signal
 
 import core_builders
 import numpy as np
@@ -56,19 +58,27 @@ def assert_identical(first, second):
 
 
 @pytest.mark.parametrize("name", ["tsdae", "mlm"])
-def test_resume_is_bit_identical(tokenizer, texts, tmp_path, name):
+def test_resume_at_any_step_is_bit_identical(tokenizer, texts, tmp_path, name):
     straight = Run(tokenizer, texts, name=name)
-    losses = straight.advance(6)
-    first = Run(tokenizer, texts, name=name)
-    assert first.advance(3) == losses[:3]
-    save_training_state(tmp_path, first.model, first.optimizer, step=3, extra={"seed": 0})
-    second = Run(tokenizer, texts, name=name)
-    core_builders.shake(second.model, seed=9)
-    torch.manual_seed(1234)
-    second.step, extra = load_training_state(tmp_path, second.model, second.optimizer)
-    assert extra == {"seed": 0}
-    assert second.advance(3) == losses[3:]
-    assert_identical(straight.model, second.model)
+    losses = []
+    for step in range(5):
+        save_training_state(tmp_path / str(step), straight.model, straight.optimizer, step=step, extra=EXTRA)
+        losses += straight.advance(1)
+    optimizer_states = straight.optimizer.state_dict()["state"]
+    for step in range(5):
+        again = Run(tokenizer, texts, name=name)
+        core_builders.shake(again.model, seed=9)
+        torch.manual_seed(1234)
+        again.step, extra = load_training_state(tmp_path / str(step), again.model, again.optimizer)
+        assert extra == EXTRA
+        assert again.advance(5 - step) == losses[step:]
+        assert_identical(straight.model, again.model)
+        for index, slots in again.optimizer.state_dict()["state"].items():
+            for slot, value in slots.items():
+                assert torch.equal(value, optimizer_states[index][slot]), (index, slot)
+
+
+EXTRA = {"seed": 0, "config": {"lr": 1e-3, "noise": {"kind": "delete"}}, "history": [[0, 2.5]]}
 
 
 def test_a_kill_while_writing_leaves_the_previous_checkpoint(tokenizer, texts, tmp_path, monkeypatch):
@@ -86,6 +96,28 @@ def test_a_kill_while_writing_leaves_the_previous_checkpoint(tokenizer, texts, t
         save_training_state(tmp_path, run.model, run.optimizer, step=2, extra={})
     assert [path.name for path in tmp_path.iterdir()] == [FILE_NAME]
     assert load_training_state(tmp_path, run.model, run.optimizer)[0] == 1
+
+
+def test_a_killed_process_leaves_the_previous_checkpoint(tokenizer, texts, tmp_path):
+    """SIGKILL with half of the file written, in a process of its own."""
+    run = Run(tokenizer, texts)
+    run.advance(1)
+    save_training_state(tmp_path, run.model, run.optimizer, step=1, extra={})
+    import tsdae_core.checkpoint as checkpoint
+
+    def half_written(_tensors, path, **_options):
+        path.write_bytes(b"half")
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    child = os.fork()
+    if child == 0:
+        checkpoint.save_file = half_written
+        save_training_state(tmp_path, run.model, run.optimizer, step=2, extra={})
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -signal.SIGKILL
+    assert len(list(tmp_path.iterdir())) == 2
+    assert load_training_state(tmp_path, run.model, run.optimizer)[0] == 1
+    save_training_state(tmp_path, run.model, run.optimizer, step=2, extra={})
+    assert [path.name for path in tmp_path.iterdir()] == [FILE_NAME]
 
 
 def test_loading_never_unpickles_and_refuses_other_models(tokenizer, texts, tmp_path, monkeypatch):
@@ -136,6 +168,9 @@ def test_accumulation_equals_the_big_batch(tokenizer, texts):
     assert three.loss == pytest.approx(one.loss, rel=1e-6)
     assert three.grad_norm == pytest.approx(one.grad_norm, rel=1e-5)
     assert three.num_targets == one.num_targets == total
+    expected = core_builders.gradients(big.model)
+    for name, got in core_builders.gradients(parts.model).items():
+        torch.testing.assert_close(got, expected[name], atol=1e-6, rtol=0, msg=name)
 
 
 def test_a_rank_without_rows_adds_nothing(tokenizer, texts):

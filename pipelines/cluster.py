@@ -27,25 +27,27 @@ def cpus_needed(config: RunConfig) -> int:
 
 
 @contextmanager
-def connected(config: RunConfig) -> Iterator[None]:
+def connected(config: RunConfig, *, replicas_cpus: float | None = None) -> Iterator[None]:
     """Runs the body on the configured cluster; a cluster started here is stopped afterwards.
+
+    replicas_cpus: CPUs of a service's replicas, where it is not the stages of the run that are to work.
 
     Raises:
         InputError: the address does not answer, or the cluster has too few CPUs.
     """
     if ray.is_initialized():
-        check_cpus(config)
+        check_cpus(config, replicas_cpus=replicas_cpus)
         yield
         return
-    _start(config)
+    _start(config, num_cpus=cpus_needed(config) if replicas_cpus is None else math.ceil(replicas_cpus))
     try:
-        check_cpus(config)
+        check_cpus(config, replicas_cpus=replicas_cpus)
         yield
     finally:
         ray.shutdown()
 
 
-def _start(config: RunConfig) -> None:
+def _start(config: RunConfig, *, num_cpus: int) -> None:
     quiet = not logging.getLogger().isEnabledFor(logging.INFO)
     if quiet:
         # Ray's C++ side and Ray Data speak to the terminal by themselves, between the lines of our progress.
@@ -56,7 +58,7 @@ def _start(config: RunConfig) -> None:
     try:
         if address is None:
             os.environ.setdefault("RAY_AUTH_MODE", "disabled")
-            num_cpus = config.cluster.num_cpus or max(os.cpu_count() or 1, cpus_needed(config))
+            num_cpus = config.cluster.num_cpus or max(os.cpu_count() or 1, num_cpus)
             with _silent_stderr() if quiet else nullcontext():
                 ray.init(
                     num_cpus=num_cpus,
@@ -87,13 +89,20 @@ def _silent_stderr() -> Iterator[None]:
         os.close(kept)
 
 
-def check_cpus(config: RunConfig) -> None:
+def check_cpus(config: RunConfig, *, replicas_cpus: float | None = None) -> None:
     """Refuses a cluster on which training or ingest could never be scheduled.
 
     Raises:
         InputError: with the numbers, and the settings that change them.
     """
     available = int(ray.cluster_resources().get("CPU", 0))
+    if replicas_cpus is not None:
+        if available < replicas_cpus:
+            raise InputError(
+                f"the Ray cluster has {available} CPUs and the service needs {replicas_cpus:g}: lower "
+                "serve.num_replicas or serve.cpus_per_replica, or raise cluster.num_cpus"
+            )
+        return
     needed = cpus_needed(config)
     if available < needed:
         raise InputError(

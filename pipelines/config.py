@@ -11,6 +11,7 @@ from typing import Literal
 from indexing.plan import IndexConfig
 from pipelines.collection_config import CollectionConfig, require
 from pipelines.model_config import ModelConfig
+from pipelines.service.config import ServeConfig
 from pipelines.train_config import TrainConfig
 
 
@@ -105,3 +106,4 @@ class RunConfig:
     evaluate: EvaluateConfig = field(default_factory=EvaluateConfig)
     register: RegisterConfig = field(default_factory=RegisterConfig)
     tracking: TrackingConfig = field(default_factory=TrackingConfig)
+    serve: ServeConfig = field(default_factory=ServeConfig)

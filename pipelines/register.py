@@ -36,6 +36,7 @@ def register(config: RunConfig, workspace: Location, *, reporter: Reporter) -> M
     run_id = tracker.open_run(f"train-{encoder.fingerprint[:8]}", fingerprint=encoder.fingerprint, params={})
     tags = {
         "tsdae.encoder": str(encoder.facts["encoder_fingerprint"]),
+        "tsdae.workspace": str(workspace),
         "tsdae.corpus": corpus.digest,
         "tsdae.config": encoder.fingerprint,
     }

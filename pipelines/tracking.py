@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 import mlflow
+import mlflow.artifacts
 import mlflow.pyfunc
 from mlflow.entities import Metric, Param, RunTag
 from mlflow.exceptions import MlflowException
@@ -162,6 +163,27 @@ class Tracker:
         client.set_registered_model_alias(name, alias, version)
         return version
 
+    def find_alias(self, name: str, alias: str) -> RegisteredVersion:
+        """The registered version that an alias points at.
+
+        Raises:
+            InputError: the registry has no such model or alias, or does not answer.
+        """
+        try:
+            found = self.client().get_model_version_by_alias(name, alias)
+        except MlflowException as error:
+            reason = str(error).splitlines()[0]
+            raise InputError(f"no models:/{name}@{alias} at '{self.uri}': {reason}") from error
+        return RegisteredVersion(self, name, str(found.version), dict(found.tags))
+
+    def download_encoder(self, name: str, version: str, folder: Path) -> Path:
+        """Copies the encoder of a registered version below a local folder; returns the encoder's folder."""
+        with self._active():
+            model = mlflow.artifacts.download_artifacts(
+                artifact_uri=f"models:/{name}/{version}", dst_path=str(folder)
+            )
+        return Path(model) / "artifacts" / "encoder"
+
     def _find_version(self, name: str, fingerprint: str) -> str | None:
         for version in self.client().search_model_versions(f"name = '{name}'"):
             if version.tags.get(FINGERPRINT_TAG) == fingerprint:
@@ -193,6 +215,20 @@ class Tracker:
             os.environ.pop(_URI_VARIABLE, None)
             if before is not None:
                 os.environ[_URI_VARIABLE] = before
+
+
+@dataclass(frozen=True)
+class RegisteredVersion:
+    """A version of a model in the registry."""
+
+    tracker: Tracker
+    name: str
+    version: str
+    tags: Mapping[str, str]
+
+    def download(self, folder: Path) -> Path:
+        """Copies its encoder below a local folder; returns the encoder's folder."""
+        return self.tracker.download_encoder(self.name, self.version, folder)
 
 
 @contextmanager

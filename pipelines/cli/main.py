@@ -18,6 +18,7 @@ from rich.console import Console
 from pipelines.cli.noise import noise
 from pipelines.cli.options import DEFAULT_WORKSPACE, Workspace
 from pipelines.cli.search import rerank, search
+from pipelines.cli.serve import serve
 
 if TYPE_CHECKING:
     from pipelines.config import RunConfig
@@ -124,6 +125,7 @@ def register(config: ConfigPath, overrides: Overrides = None) -> None:
 app.command()(search)
 app.command()(rerank)
 app.command()(noise)
+app.command()(serve)
 
 
 @app.command()

@@ -1,0 +1,43 @@
+"""A service without Ray: the engine in this process behind the application."""
+
+import asyncio
+
+from search_builders import make_workspace
+
+from pipelines.config import RunConfig
+from pipelines.service.api import create_app
+from pipelines.service.config import ServeConfig
+from pipelines.service.engine import Engine
+
+
+class LocalBackend:
+    """The engine, each call in a thread of its own."""
+
+    def __init__(self, engine):
+        self.engine = engine
+
+    async def search(self, ask):
+        return (await asyncio.to_thread(self.engine.search, [ask]))[0]
+
+    async def embed(self, texts):
+        return await asyncio.to_thread(self.engine.embed, texts)
+
+    async def rerank(self, query, texts, *, cross_encoder):
+        return await asyncio.to_thread(self.engine.rerank, query, texts, cross_encoder=cross_encoder)
+
+    async def document(self, doc_id):
+        return self.engine.document(doc_id)
+
+    async def describe(self):
+        return self.engine.describe()
+
+
+def make_engine(folder, **settings):
+    """A workspace in `folder` and the engine over it."""
+    make_workspace(folder)
+    return Engine(RunConfig(workspace=str(folder), serve=ServeConfig(**settings)))
+
+
+def make_service(engine, *, api_key=None, **settings):
+    """The application over an engine, with other settings than the engine's if given."""
+    return create_app(LocalBackend(engine), ServeConfig(**settings), api_key=api_key)

@@ -11,6 +11,7 @@ from transformers import AutoModelForCausalLM, AutoModelForMaskedLM, AutoModelFo
 from tsdae_core.backbone import FAMILIES, word_embeddings
 from tsdae_core.encoder import SentenceEncoder, load_lm_head
 from tsdae_core.objective import build_objective
+from tsdae_core.reconstruct import model_from_weights, reconstruct
 from tsdae_core.tokens import tokenize_texts
 from tsdae_core.tsdae import TsdaeConfig
 from tsdae_core.vocabulary import add_tokens
@@ -128,4 +129,9 @@ def test_a_scratch_decoder_starts_a_head_that_fits_it(tokenizer, tmp_path):
     encoder = SentenceEncoder.load(tmp_path, max_tokens=40)
     assert not encoder.lm_head.state_dict()
     objective = build_objective("tsdae", tokenizer=tokenizer, config=TsdaeConfig(tie="scratch"))
-    assert objective.build_model(encoder, seed=0).lm_head.dense is not None
+    model = core_builders.shake(objective.build_model(encoder, seed=0)).eval()
+    assert model.lm_head.dense is not None
+    vectors = torch.from_numpy(encoder.encode(["a b"]))
+    want = reconstruct(model, vectors, max_tokens=6)
+    start = SentenceEncoder.load(tmp_path, max_tokens=40)
+    assert reconstruct(model_from_weights(start, model.state_dict()), vectors, max_tokens=6) == want

@@ -40,7 +40,7 @@ def followed(board: Any, tracker: Tracker) -> Iterator[None]:
     def follow() -> None:
         started = False
         while not stopped.wait(_POLL_SECONDS):
-            state = _read(board)
+            state = last_state(board)
             if not state:
                 continue
             if not started:
@@ -55,11 +55,11 @@ def followed(board: Any, tracker: Tracker) -> Iterator[None]:
     finally:
         stopped.set()
         thread.join()
-        if state := _read(board):
+        if state := last_state(board):
             tracker.set(state["step"], note=state["note"])
 
 
-def _read(board: Any) -> dict[str, Any]:
+def last_state(board: Any) -> dict[str, Any]:
     """The board's state; nothing while its node is gone: a lost display must not fail what it displays."""
     try:
         state: dict[str, Any] = ray.get(board.read.remote(), timeout=_READ_TIMEOUT_S)

@@ -20,7 +20,7 @@ from pipelines.embed import documents_folder
 from pipelines.manifest import package_versions
 from pipelines.storage import Location
 from pipelines.systems import System, cell_name
-from pipelines.train_worker import LOG_NAME
+from pipelines.train_job import LOG_NAME
 from tsdae_core.hashing import keyed_permutation
 
 START = "before training"

@@ -7,6 +7,8 @@ One task makes one chunk of steps of this worker's lanes (see `lanes`), in order
 from __future__ import annotations
 
 import itertools
+import queue
+import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
@@ -24,6 +26,8 @@ from tsdae_core.tokens import TokenizedTexts
 
 # Chunks under way for one worker: the one being trained on is already here, the next is being made.
 _TASKS_AHEAD = 1
+_LOOK_S = 0.2
+_CLOSE_S = 10.0
 
 
 @dataclass(frozen=True)
@@ -34,40 +38,109 @@ class StepBatch:
     row_ids: NDArray[np.int64]
     micro_batches: Sequence[Batch]
 
+    @property
+    def num_tokens(self) -> int:
+        """Tokens that go through the model."""
+        return sum(num_tokens(batch) for batch in self.micro_batches)
 
-def batch_stream(
-    plan: LanePlan,
-    rows: TokenRows,
-    objective: Objective,
-    *,
-    rank: int,
-    world_size: int,
-    first_step: int,
-    num_steps: int,
-    max_batch_tokens: int,
-) -> Iterator[StepBatch]:
-    """Yields this worker's batches of the steps [first_step, num_steps), in order.
 
-    A step's rows come in micro-batches of at most `max_batch_tokens` tokens of text (or one row).
+def num_tokens(batch: Batch) -> int:
+    """All tokens that go through the model for a batch: the sum of everything its lengths count."""
+    return int(sum(values.sum() for key, values in batch.items() if key.endswith("lengths")))
+
+
+class BatchStream:
+    """This worker's batches of the steps [first_step, num_steps), in order; to be iterated once.
+
+    A step's rows come in micro-batches of at most `max_batch_tokens` tokens of text (or one row). A thread
+    takes what the ingest tasks have made ahead of the training. Close it when not read to its end.
     """
-    work = _grouped(chunks(plan, first_step=first_step, num_steps=num_steps), plan.steps_per_chunk)
-    if not work:
-        return
-    lanes = range(rank, plan.num_lanes, world_size)
-    maker = _BatchMaker(plan, rows, objective, lanes, work, max_batch_tokens)
+
+    def __init__(
+        self,
+        plan: LanePlan,
+        rows: TokenRows,
+        objective: Objective,
+        *,
+        rank: int,
+        world_size: int,
+        first_step: int,
+        num_steps: int,
+        max_batch_tokens: int,
+    ):
+        self._work = _grouped(chunks(plan, first_step=first_step, num_steps=num_steps), plan.steps_per_chunk)
+        lanes = range(rank, plan.num_lanes, world_size)
+        self._maker = _BatchMaker(plan, rows, objective, lanes, self._work, max_batch_tokens)
+        self._arrived: queue.Queue[list[StepBatch] | BaseException | None] = queue.Queue(maxsize=1)
+        self._closed = threading.Event()
+        self._lock = threading.Lock()
+        self._tokens_waiting = 0
+
+    @property
+    def tokens_waiting(self) -> int:
+        """Tokens of batches that are here and not handed out yet."""
+        return self._tokens_waiting
+
+    def close(self) -> None:
+        """Ends the ingest tasks; nothing more is handed out."""
+        self._closed.set()
+
+    def __iter__(self) -> Iterator[StepBatch]:
+        if not self._work:
+            return
+        thread = threading.Thread(target=self._receive, name="batch-stream", daemon=True)
+        thread.start()
+        try:
+            while (steps := self._arrived.get()) is not None:
+                if isinstance(steps, BaseException):
+                    raise steps
+                for step in steps:
+                    self._count(-step.num_tokens)
+                    yield step
+        finally:
+            self.close()
+            thread.join(_CLOSE_S)
+
+    def _receive(self) -> None:
+        try:
+            for table in _tables(self._maker, len(self._work)):
+                steps = list(_unpack(table))
+                self._count(sum(step.num_tokens for step in steps))
+                if not self._put(steps):
+                    return
+            self._put(None)
+        except BaseException as error:  # noqa: BLE001 - goes on in the thread that trains
+            self._put(error)
+
+    def _put(self, item: list[StepBatch] | BaseException | None) -> bool:
+        """Hands an item over; False when nobody waits for it any more."""
+        while not self._closed.is_set():
+            try:
+                self._arrived.put(item, timeout=_LOOK_S)
+            except queue.Full:
+                continue
+            return True
+        return False
+
+    def _count(self, change: int) -> None:
+        with self._lock:
+            self._tokens_waiting += change
+
+
+def _tables(maker: _BatchMaker, num_tasks: int) -> Iterator[pa.Table]:
+    """What the tasks make, in their order."""
     context = ray.data.DataContext.get_current().copy()
     context.enable_progress_bars = False
     context.print_on_execution_start = False
     context.execution_options.preserve_order = True
     with ray.data.DataContext.current(context):
-        dataset = ray.data.range(len(work), override_num_blocks=len(work)).map_batches(
+        dataset = ray.data.range(num_tasks, override_num_blocks=num_tasks).map_batches(
             cast(Any, maker),
             batch_size=None,
             compute=ray.data.TaskPoolStrategy(size=_TASKS_AHEAD),
             zero_copy_batch=True,
         )
-        for table in dataset.iter_batches(batch_size=None, batch_format="pyarrow", prefetch_batches=1):
-            yield from _unpack(table)
+        yield from dataset.iter_batches(batch_size=None, batch_format="pyarrow", prefetch_batches=1)
 
 
 def epoch_work(plan: LanePlan, epoch: int) -> list[list[Chunk]]:

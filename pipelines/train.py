@@ -12,8 +12,6 @@ from typing import Any
 
 import pyarrow.fs as pafs
 import ray.train
-from ray.exceptions import RayError
-from ray.train.torch import TorchTrainer
 
 from pipelines.config import RunConfig
 from pipelines.config_io import config_to_yaml
@@ -21,20 +19,20 @@ from pipelines.config_values import config_to_dict
 from pipelines.lanes import LanePlan
 from pipelines.manifest import Manifest, StageFolder
 from pipelines.progress import Reporter
-from pipelines.progress_board import followed, new_board
-from pipelines.shards import user_error_in
+from pipelines.progress_board import new_board
 from pipelines.start import resolve_start
 from pipelines.storage import Location
 from pipelines.token_shards import TokenRows, tokenize
 from pipelines.tracking import Tracker
 from pipelines.train_config import TrainConfig
-from pipelines.train_worker import ENCODER_FOLDER, LOG_NAME, TrainJob, train_worker
+from pipelines.train_job import ENCODER_FOLDER, LOG_NAME, TrainJob
+from pipelines.train_run import run_training
 from tsdae_core.encoder import SentenceEncoder
 from tsdae_core.mlm import MlmConfig
 from tsdae_core.objective import build_objective
 from tsdae_core.tsdae import TsdaeConfig
 
-_KEPT_CHECKPOINTS = 2
+TRAINING_FOLDER = "training"
 _NAME_LENGTH = 16
 # Settings that change where and how fast training runs, not what it computes.
 _SPEED_ONLY = (
@@ -42,6 +40,8 @@ _SPEED_ONLY = (
     "cpus_per_worker",
     "gpus_per_worker",
     "threads_per_worker",
+    "strategy",
+    "gradient_checkpointing",
     "max_failures",
     "checkpoint_every",
 )
@@ -71,11 +71,11 @@ def train(config: RunConfig, workspace: Location, corpus: Manifest, *, reporter:
         fingerprint=stage.fingerprint,
         params=flatten(config_to_dict(config)),
     )
-    job = _job(config, workspace, tokens, tracker, run_id)
+    job = _job(config, workspace, tokens, tracker, run_id, name=stage.fingerprint[:_NAME_LENGTH])
     _announce(config.train, job.plan, reporter)
     try:
-        checkpoint = _fit(config.train, job, workspace, stage.fingerprint[:_NAME_LENGTH], reporter)
-        manifest = _take_encoder(stage, checkpoint, config.train)
+        checkpoint = run_training(job, reporter=reporter)
+        manifest = _take_encoder(stage, checkpoint)
         _log_artifacts(tracker, run_id, stage.folder, config)
     except BaseException:
         tracker.close_run(run_id, status="FAILED")
@@ -92,7 +92,9 @@ def flatten(tree: dict[str, Any], prefix: str = "") -> dict[str, Any]:
     return flat
 
 
-def _job(config: RunConfig, workspace: Location, tokens: Manifest, tracker: Tracker, run_id: str) -> TrainJob:
+def _job(
+    config: RunConfig, workspace: Location, tokens: Manifest, tracker: Tracker, run_id: str, *, name: str
+) -> TrainJob:
     with (workspace / "start").as_local_folder() as folder:
         tokenizer = SentenceEncoder.load(str(folder)).tokenizer
     train = config.train
@@ -101,6 +103,7 @@ def _job(config: RunConfig, workspace: Location, tokens: Manifest, tracker: Trac
         config=train,
         seed=config.seed,
         workspace=workspace,
+        storage=workspace / TRAINING_FOLDER / name,
         tokens=tokens,
         plan=LanePlan(
             num_rows=TokenRows.open(workspace, tokens).num_rows,
@@ -123,41 +126,7 @@ def _announce(config: TrainConfig, plan: LanePlan, reporter: Reporter) -> None:
     )
 
 
-def _fit(
-    config: TrainConfig, job: TrainJob, workspace: Location, name: str, reporter: Reporter
-) -> ray.train.Checkpoint:
-    resources = {"CPU": config.cpus_per_worker}
-    if config.gpus_per_worker:
-        resources["GPU"] = config.gpus_per_worker
-    storage = workspace / "training"
-    trainer = TorchTrainer(
-        train_worker,
-        train_loop_config={"job": job},
-        scaling_config=ray.train.ScalingConfig(
-            num_workers=config.num_workers, use_gpu=config.gpus_per_worker > 0, resources_per_worker=resources
-        ),
-        run_config=ray.train.RunConfig(
-            name=name,
-            storage_path=storage.path,
-            storage_filesystem=None if storage.is_local else storage.filesystem,
-            failure_config=ray.train.FailureConfig(max_failures=config.max_failures),
-            checkpoint_config=ray.train.CheckpointConfig(num_to_keep=_KEPT_CHECKPOINTS),
-        ),
-    )
-    with (
-        reporter.track("train", total=config.num_steps, unit="steps") as progress,
-        followed(job.board, progress),
-    ):
-        try:
-            result = trainer.fit()
-        except (RayError, ray.train.TrainingFailedError) as error:
-            raise user_error_in(error) or error from error
-    checkpoint = result.checkpoint
-    assert isinstance(checkpoint, ray.train.Checkpoint)
-    return checkpoint
-
-
-def _take_encoder(stage: StageFolder, checkpoint: ray.train.Checkpoint, config: TrainConfig) -> Manifest:
+def _take_encoder(stage: StageFolder, checkpoint: ray.train.Checkpoint) -> Manifest:
     with checkpoint.as_directory() as folder:
         encoder = Path(folder) / ENCODER_FOLDER
         assert encoder.is_dir(), f"the last checkpoint {checkpoint} has no encoder"
@@ -169,9 +138,11 @@ def _take_encoder(stage: StageFolder, checkpoint: ray.train.Checkpoint, config: 
         "stream_digest": f"{log['stream_digest']:016x}",
         "last_loss": log["losses"][-1][1],
         "validation_losses": log["validation_losses"],
+        "retrieval_mrrs": log["retrieval_mrrs"],
+        "kept_step": log["kept_step"],
     }
     counts = {
-        "steps": config.num_steps,
+        "steps": log["num_steps"],
         "sentences": log["num_sentences"],
         "target_tokens": log["num_target_tokens"],
         "dim": loaded.dim,
@@ -192,7 +163,7 @@ def _log_artifacts(tracker: Tracker, run_id: str, encoder: Location, config: Run
 
 def _remove_other_runs(workspace: Location, *, keep: str) -> None:
     """Deletes the checkpoints of earlier settings; they belong to an encoder that is gone."""
-    storage = workspace / "training"
+    storage = workspace / TRAINING_FOLDER
     selector = pafs.FileSelector(storage.path, allow_not_found=True)
     for info in storage.filesystem.get_file_info(selector):
         if info.type == pafs.FileType.Directory and info.base_name != keep:

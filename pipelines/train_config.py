@@ -15,6 +15,24 @@ _MAX_LANES = 64
 
 
 @dataclass(frozen=True, kw_only=True)
+class EarlyStopping:
+    """Stopping without labels, off in the paper.
+
+    metric: `retrieval` (the halves of held-out texts find each other, higher is better) or
+    `validation_loss` (lower is better); also what `train.keep: best` goes by.
+    patience: stop after this many validations in a row without a gain of more than min_delta; 0 never stops.
+    """
+
+    metric: Literal["retrieval", "validation_loss"] = "retrieval"
+    patience: int = 0
+    min_delta: float = 0.0
+
+    def __post_init__(self) -> None:
+        require(self.patience >= 0, "patience must not be negative; 0 never stops early")
+        require(self.min_delta >= 0, "min_delta must not be negative")
+
+
+@dataclass(frozen=True, kw_only=True)
 class TrainConfig:
     """Training. Defaults are the paper's: TSDAE, delete 0.6, batch 8, constant 3e-5, 100,000 steps.
 
@@ -23,7 +41,15 @@ class TrainConfig:
     greatest common divisor of batch_size and 64. Results do not depend on the number of workers.
     max_batch_tokens: a worker's share of a step is cut into micro-batches of at most this many tokens of
     text, whose gradients add up exactly; bounds memory.
+    strategy: how several workers share the model: `ddp` gives each a copy, `fsdp2` a shard of every layer's
+    weights, gradients and optimizer state.
+    precision: `bfloat16` runs the matrix products in it (autocast); weights and optimizer stay float32.
+    gradient_checkpointing: layers are computed again in the backward pass instead of kept.
+    max_failures: how often a lost worker, node or task may start the training again from its last
+    checkpoint; -1 for ever. Errors that would come again (wrong settings, a loss that is not finite, a full
+    disk) end it at once.
     validation_rows: about this many rows are held out by a keyed hash; noised once and for all.
+    keep: which encoder is the result, that of the last step or of the best validation.
     """
 
     objective: Literal["tsdae", "mlm"] = "tsdae"
@@ -38,11 +64,16 @@ class TrainConfig:
     cpus_per_worker: float = 1.0
     gpus_per_worker: float = 0.0
     threads_per_worker: int = 1
+    strategy: Literal["ddp", "fsdp2"] = "ddp"
+    precision: Literal["float32", "bfloat16"] = "float32"
+    gradient_checkpointing: bool = False
     max_failures: int = 3
     validation_rows: int = 1_000
     validate_every: int = 1_500
     checkpoint_every: int = 1_500
     log_every: int = 100
+    keep: Literal["last", "best"] = "last"
+    early_stopping: EarlyStopping = field(default_factory=EarlyStopping)
 
     def __post_init__(self) -> None:
         for name in ("batch_size", "num_steps", "num_workers", "max_batch_tokens", "threads_per_worker"):
@@ -52,6 +83,10 @@ class TrainConfig:
         for name in ("validation_rows", "num_lanes", "cpus_per_worker", "gpus_per_worker"):
             require(getattr(self, name) >= 0, f"{name} must not be negative")
         require(self.max_failures >= -1, "max_failures must be at least -1 (no limit)")
+        require(
+            self.validation_rows > 0 or (self.keep == "last" and self.early_stopping.patience == 0),
+            "keep=best and early_stopping need held-out rows; raise validation_rows",
+        )
         require(
             self.num_lanes == 0 or self.batch_size % self.num_lanes == 0,
             f"num_lanes ({self.num_lanes}) must divide batch_size ({self.batch_size}); 0 chooses it",

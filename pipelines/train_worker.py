@@ -7,312 +7,321 @@ TrainJob; all that it leaves goes into Ray Train checkpoints, MLflow and the pro
 from __future__ import annotations
 
 import json
+import shutil
 import tempfile
 import time
-from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, field, replace
+from collections.abc import Mapping
+from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import ray.train
 import ray.train.torch
 import torch
-import torch.distributed
-from torch import nn
-from torch.nn.parallel import DistributedDataParallel
+from torch import Tensor
 
-from pipelines.config_values import config_to_dict
-from pipelines.lanes import LanePlan, step_digest
-from pipelines.manifest import Manifest
-from pipelines.storage import Location
-from pipelines.stream import StepBatch, batch_stream, micro_batches
-from pipelines.token_shards import TokenRows, read_validation
+from pipelines.errors import InputError
+from pipelines.held_out import HeldOut
+from pipelines.lanes import step_digest
+from pipelines.parallel import Parallel
+from pipelines.step_meter import Feeding, StepMeter
+from pipelines.stopping import best_step, has_stopped
+from pipelines.stream import BatchStream, StepBatch
+from pipelines.token_shards import TokenRows
 from pipelines.tracking import Tracker
-from pipelines.train_config import TrainConfig
+from pipelines.train_checkpoint import Checkpoints
+from pipelines.train_job import BEST_FOLDER, ENCODER_FOLDER, LOG_NAME, MASK64, STATE_FOLDER, History, TrainJob
 from tsdae_core.batch import Batch
-from tsdae_core.checkpoint import load_training_state, save_training_state
+from tsdae_core.checkpoint import TrainingState, write_state
 from tsdae_core.encoder import SentenceEncoder
+from tsdae_core.in_batch import InBatchModel
 from tsdae_core.lm_head import LmHead
-from tsdae_core.objective import Objective
-from tsdae_core.optim import build_optimizer, learning_rate, set_learning_rate
+from tsdae_core.objective_model import ObjectiveModel
+from tsdae_core.optim import NonFiniteGradientError, learning_rate, set_learning_rate
 from tsdae_core.preflight import check_decoder_is_causal, check_decoder_uses_vector
 from tsdae_core.step import seed_step, training_step
 from tsdae_core.tsdae import TsdaeModel
 
-STATE_FOLDER = "state"
-ENCODER_FOLDER = "encoder"
-LOG_NAME = "training_log.json"
-_VALIDATION_EPOCH = -1
-_VALIDATION_TOKENS = 4_096
-_MASK64 = 2**64 - 1
-
-
-@dataclass(frozen=True, kw_only=True)
-class TrainJob:
-    """Everything a worker needs."""
-
-    config: TrainConfig
-    seed: int
-    workspace: Location
-    tokens: Manifest
-    plan: LanePlan
-    objective: Objective
-    tracker: Tracker
-    run_id: str
-    board: Any
-
-
-@dataclass
-class History:
-    """What a run remembers through restarts; kept in the checkpoint, so a resumed run repeats it exactly."""
-
-    losses: list[tuple[int, float]] = field(default_factory=list)
-    validation_losses: list[tuple[int, float]] = field(default_factory=list)
-    stream_digest: int = 0
-    num_sentences: int = 0
-    num_target_tokens: int = 0
-
-
-@dataclass
-class _Window:
-    """Sums over the steps since the last log line, of this worker; added over workers when logged."""
-
-    loss_sum: float = 0.0
-    num_targets: int = 0
-    num_tokens: int = 0
-    num_sentences: int = 0
-    wait_s: float = 0.0
-    grad_norm: float = 0.0
-    started_s: float = field(default_factory=time.monotonic)
+_ROWS_NAMED = 32
 
 
 def train_worker(settings: Mapping[str, TrainJob]) -> None:
     """The train loop function that Ray Train calls on every worker."""
     context = ray.train.get_context()
-    _Worker(settings["job"], rank=context.get_world_rank(), world_size=context.get_world_size()).run()
+    with tempfile.TemporaryDirectory(prefix="tsdae-best-") as best:
+        worker = _Worker(
+            settings["job"],
+            rank=context.get_world_rank(),
+            world_size=context.get_world_size(),
+            best=Path(best),
+        )
+        worker.run()
 
 
 class _Worker:
-    def __init__(self, job: TrainJob, *, rank: int, world_size: int):
-        self.job, self.rank, self.world_size = job, rank, world_size
+    def __init__(self, job: TrainJob, *, rank: int, world_size: int, best: Path):
+        self.job, self.rank, self.best = job, rank, best
         config = job.config
         torch.set_num_threads(config.threads_per_worker)
-        self.device = torch.device("cpu")
+        device = torch.device("cpu")
         if config.gpus_per_worker:
-            self.device = ray.train.torch.get_device()
-            torch.cuda.set_device(self.device)
-        with (job.workspace / "start").as_local_folder() as folder:
-            encoder = SentenceEncoder.load(str(folder))
-            self.model = job.objective.build_model(encoder, seed=job.seed)
-        self.encoder = encoder
+            device = ray.train.torch.get_device()
+            torch.cuda.set_device(device)
+        self.encoder, model = self._build()
         self.idle_batch = self._idle_batch()
-        if isinstance(self.model, TsdaeModel):
-            check_decoder_uses_vector(self.model, self.idle_batch)
-            check_decoder_is_causal(self.model, self.idle_batch)
-        self.model.to(self.device)
-        self.optimizer = build_optimizer(self.model, config.optim)
-        self.history = History()
-        self.first_step = 0
-        self._resume()
-        self.wrapped: nn.Module = self.model
-        if world_size > 1:
-            self.wrapped = DistributedDataParallel(self.model)
+        if isinstance(model, TsdaeModel):
+            check_decoder_uses_vector(model, self.idle_batch)
+            check_decoder_is_causal(model, self.idle_batch)
+        if config.gradient_checkpointing:
+            model.enable_gradient_checkpointing()
+        self.checkpoints = Checkpoints(job.storage)
+        state = self.checkpoints.latest(best=best if rank == 0 else None)
+        self.first_step = state.step if state else 0
+        self.history = self._history_in(state)
+        self.parallel = Parallel(
+            model, config=config, rank=rank, world_size=world_size, device=device, state=state
+        )
+        self.feeding = Feeding()
         self.pending: list[tuple[int, int, dict[str, float]]] = []
-        self.validation = list(self._validation_batches())
+        self.held_out = HeldOut(job, self.parallel, idle_batch=self.idle_batch)
 
-    def _resume(self) -> None:
-        checkpoint = ray.train.get_checkpoint()
-        if checkpoint is None:
-            return
-        with checkpoint.as_directory() as folder:
-            step, extra = load_training_state(Path(folder) / STATE_FOLDER, self.model, self.optimizer)
-        self.first_step = step
-        history = dict(extra["history"])
-        for name in ("losses", "validation_losses"):
-            history[name] = [(int(at), float(value)) for at, value in history[name]]
-        self.history = History(**history)
-        if self.rank > 0:  # the checkpoint holds sums over workers; one worker carries them on
-            self.history = replace(self.history, stream_digest=0, num_sentences=0, num_target_tokens=0)
+    def _build(self) -> tuple[SentenceEncoder, ObjectiveModel]:
+        """The starting encoder and the module around it; shards need the general path (`Parallel`)."""
+        with (self.job.workspace / "start").as_local_folder() as folder:
+            encoder = SentenceEncoder.load(str(folder))
+        if self.job.config.strategy == "fsdp2":
+            encoder.use_packed = False
+        model = self.job.objective.build_model(encoder, seed=self.job.seed)
+        if self.job.config.strategy == "fsdp2" and isinstance(model, InBatchModel):
+            raise InputError(
+                f"train.strategy=fsdp2 cannot run {self.job.config.objective}, whose loss compares rows; use ddp"
+            )
+        return encoder, model
+
+    def _history_in(self, state: TrainingState | None) -> History:
+        if state is None:
+            return History()
+        history = History.from_plain(state.extra["history"])
+        # The checkpoint holds sums over workers; one worker carries them on.
+        return history if self.rank == 0 else history.without_sums()
 
     def run(self) -> None:
         """Steps from the checkpoint to the end."""
         job, config = self.job, self.job.config
+        if self._is_over(self.first_step):
+            return
         self._show(self.first_step, "starting")
         if self.first_step == 0:
             self._validate(0)
-        rows = TokenRows.open(job.workspace, job.tokens)
-        stream = batch_stream(
+        self.parallel.wrapped.train()
+        stream = BatchStream(
             job.plan,
-            rows,
+            TokenRows.open(job.workspace, job.tokens),
             job.objective,
             rank=self.rank,
-            world_size=self.world_size,
+            world_size=self.parallel.world_size,
             first_step=self.first_step,
             num_steps=config.num_steps,
             max_batch_tokens=config.max_batch_tokens,
         )
-        self.wrapped.train()
-        window = _Window()
+        with closing(stream):
+            self._loop(stream)
+
+    def _is_over(self, done: int) -> bool:
+        return done == self.job.config.num_steps or has_stopped(self.history, self.job.config.early_stopping)
+
+    def _loop(self, stream: BatchStream) -> None:
+        config = self.job.config
+        meter = self._new_meter()
+        meter.carry_on(self.history.open_window, rank=self.rank, world_size=self.parallel.world_size)
         asked_s = time.monotonic()
-        for step_batch in stream:
-            window.wait_s += time.monotonic() - asked_s
-            self._step(step_batch, window)
-            done = step_batch.step + 1
-            last = done == config.num_steps
-            if last or done % config.log_every == 0:
-                self._log(done, window)
-                window = _Window()
-            if last or done % config.validate_every == 0:
+        for batch in stream:
+            waited_s = time.monotonic() - asked_s
+            if batch.step == self.first_step:  # the start of the stream says nothing about its speed
+                self.feeding.first_batch_s = waited_s
+                meter.restart_clock()
+            else:
+                meter.fed(wait_s=waited_s, tokens_waiting=stream.tokens_waiting)
+            self._step(batch, meter)
+            done = batch.step + 1
+            paused_s = time.monotonic()
+            if done == config.num_steps or done % config.validate_every == 0:
                 self._validate(done)
-            if last or done % config.checkpoint_every == 0:
-                self._checkpoint(done, last=last)
+                meter.skip(time.monotonic() - paused_s)
+            over = self._is_over(done)
+            if over or done % config.log_every == 0:
+                self._log(done, meter)
+                meter = self._new_meter()
+            if over or done % config.checkpoint_every == 0:
+                self.history.open_window = self.parallel.gather(meter.loss_and_targets)
+                self._checkpoint(done, last=over)
+                meter.skip(time.monotonic() - paused_s)
+            if over:
+                return
             asked_s = time.monotonic()
 
-    def _step(self, step_batch: StepBatch, window: _Window) -> None:
-        config, objective = self.job.config, self.job.objective
-        batches = step_batch.micro_batches
+    def _new_meter(self) -> StepMeter:
+        return StepMeter(padded=not self.encoder.use_packed)
+
+    def _step(self, step: StepBatch, meter: StepMeter) -> None:
+        config, objective, parallel = self.job.config, self.job.objective, self.parallel
+        batches = list(step.micro_batches)
         num_targets = sum(objective.num_targets(batch) for batch in batches)
-        (global_targets,) = self._sum_over_workers(num_targets)
-        set_learning_rate(self.optimizer, learning_rate(step_batch.step, config.num_steps, config.optim))
-        seed_step(self.job.seed, step_batch.step, self.rank)
-        stats = training_step(
-            self.wrapped,
-            batches or [self.idle_batch],
-            self.optimizer,
-            global_num_targets=int(global_targets),
-            world_size=self.world_size,
-            max_grad_norm=config.optim.max_grad_norm,
-            weight=1.0 if batches else 0.0,
-        )
-        digest = step_digest(step_batch.row_ids, step_batch.step)
-        self.history.stream_digest = (self.history.stream_digest + digest) & _MASK64
-        self.history.num_sentences += len(step_batch.row_ids)
+        (global_targets,) = parallel.sum(num_targets)
+        wanted = max(parallel.gather(len(batches))) if parallel.sharded else max(1, len(batches))
+        num_idle = wanted - len(batches)
+        set_learning_rate(parallel.optimizer, learning_rate(step.step, config.num_steps, config.optim))
+        seed_step(self.job.seed, step.step, self.rank)
+        weights = [1.0] * len(batches) + [0.0] * num_idle
+        try:
+            stats = training_step(
+                parallel.wrapped,
+                batches + [self.idle_batch] * num_idle,
+                parallel.optimizer,
+                global_num_targets=int(global_targets),
+                world_size=parallel.world_size,
+                max_grad_norm=config.optim.max_grad_norm,
+                weight=weights,
+                autocast_dtype=torch.bfloat16 if config.precision == "bfloat16" else None,
+            )
+        except NonFiniteGradientError as error:
+            raise self._not_finite(step) from error
+        digest = step_digest(step.row_ids, step.step)
+        self.history.stream_digest = (self.history.stream_digest + digest) & MASK64
+        self.history.num_sentences += len(step.row_ids)
         self.history.num_target_tokens += num_targets
-        window.loss_sum += stats.loss_sum if batches else 0.0
-        window.num_targets += num_targets
-        window.num_tokens += sum(num_tokens(batch) for batch in batches)
-        window.num_sentences += len(step_batch.row_ids)
-        window.grad_norm = stats.grad_norm
+        meter.add(step, loss_sum=stats.loss_sum, num_targets=num_targets, grad_norm=stats.grad_norm)
 
-    def _sum_over_workers(self, *values: float) -> list[float]:
-        if self.world_size == 1:
-            return list(values)
-        total = torch.tensor(values, dtype=torch.float64, device=self.device)
-        torch.distributed.all_reduce(total)
-        return [float(value) for value in total]
-
-    def _log(self, done: int, window: _Window) -> None:
-        elapsed_s = time.monotonic() - window.started_s
-        sums = self._sum_over_workers(
-            window.loss_sum, window.num_targets, window.num_tokens, window.num_sentences, window.wait_s
+    def _not_finite(self, step: StepBatch) -> InputError:
+        """Every worker comes here in the same step, because the norm of the gradient is that of all."""
+        row_ids = np.sort(np.concatenate(self.parallel.gather(step.row_ids)))
+        named = ", ".join(map(str, row_ids[:_ROWS_NAMED]))
+        more = f" and {len(row_ids) - _ROWS_NAMED} more" if len(row_ids) > _ROWS_NAMED else ""
+        rate = learning_rate(step.step, self.job.config.num_steps, self.job.config.optim)
+        return InputError(
+            f"the loss or its gradient is not finite in step {step.step + 1} (learning rate {rate:g}); "
+            f"{self.checkpoints.describe()}; its rows (row_id of corpus/) are {named}{more}. Lower "
+            "train.optim.lr or warm up longer; if it is always these rows, look at their texts"
         )
-        loss_sum, num_targets, tokens, num_sentences, wait_s = sums
-        loss = loss_sum / num_targets
-        self.history.losses.append((done, loss))
-        values = {
-            f"train_loss_nats_per_{self.job.config.loss_unit}": loss,
-            "learning_rate": learning_rate(done - 1, self.job.config.num_steps, self.job.config.optim),
-            "gradient_norm": window.grad_norm,
-            "tokens_per_s": tokens / elapsed_s,
-            "sentences_per_s": num_sentences / elapsed_s,
-            "starved_share": wait_s / self.world_size / elapsed_s,
-        }
-        if self.job.config.loss_unit == "token":
-            values["target_token_share"] = num_targets / tokens
-        self.pending.append((done, int(time.time() * 1000), values))
-        self._show(done, f"loss {loss:.3f}, {values['tokens_per_s']:,.0f} tokens/s{self._validation_note()}")
+
+    def _log(self, done: int, meter: StepMeter) -> None:
+        config = self.job.config
+        measured = meter.summed(self.parallel)
+        self.history.losses.append((done, measured.loss))
+        rate = learning_rate(done - 1, config.num_steps, config.optim)
+        self._log_later(done, measured.metrics(loss_unit=config.loss_unit, rate=rate))
+        self.feeding.add(meter)
+        self._show(done, measured.note() + self._validation_note())
+
+    def _log_later(self, done: int, values: dict[str, float]) -> None:
+        """Keeps values until a checkpoint covers them, so that nothing is logged twice."""
+        self.pending.append((done, Tracker.now_ms(), values))
 
     def _validation_note(self) -> str:
-        losses = self.history.validation_losses
-        return f", validation loss {losses[-1][1]:.3f}" if losses else ""
-
-    def _validation_batches(self) -> Iterator[Batch]:
-        """This worker's share of the held-out rows, noised once and for all."""
-        row_ids, tokens = read_validation(self.job.workspace, self.job.tokens)
-        mine = np.arange(self.rank, len(row_ids), self.world_size)
-        yield from micro_batches(
-            self.job.objective,
-            tokens.take(mine),
-            row_ids[mine],
-            seed=self.job.seed,
-            epoch=_VALIDATION_EPOCH,
-            max_tokens=min(self.job.config.max_batch_tokens, _VALIDATION_TOKENS),
+        named = (
+            ("validation loss", self.history.validation_losses),
+            ("retrieval", self.history.retrieval_mrrs),
         )
+        return "".join(f", {name} {curve[-1][1]:.3f}" for name, curve in named if curve)
 
     def _idle_batch(self) -> Batch:
         """A row for steps in which this worker has none: it runs with weight 0, so that all workers meet."""
         row_ids, tokens = TokenRows.open(self.job.workspace, self.job.tokens).read(np.zeros(1, np.int64))
-        return self.job.objective.make_batch(tokens, row_ids, seed=self.job.seed, epoch=0)
+        batch = self.job.objective.make_batch(tokens, row_ids, seed=self.job.seed, epoch=0)
+        return batch | {"row_ids": row_ids[:0]}  # nobody's negatives, where a loss compares rows
 
     def _validate(self, done: int) -> None:
-        self.model.eval()
-        loss_sum, num_targets = 0.0, 0
-        with torch.no_grad():
-            for batch in self.validation:
-                sums = self.model(batch)
-                loss_sum += float(sums.loss_sum)
-                num_targets += int(sums.num_targets)
-        self.model.train()
-        loss_sum, total = self._sum_over_workers(loss_sum, num_targets)
-        if total:
-            self.history.validation_losses.append((done, loss_sum / total))
-            values = {f"validation_loss_nats_per_{self.job.config.loss_unit}": loss_sum / total}
-            self.pending.append((done, int(time.time() * 1000), values))
+        """Measures the held-out rows; keeps the encoder where that is asked for and it is the best so far."""
+        config, history = self.job.config, self.history
+        self.parallel.model.eval()
+        self.encoder.eval()
+        loss = self.held_out.loss()
+        mrr = self.held_out.retrieval(self.encoder)
+        if loss is not None:
+            history.validation_losses.append((done, loss))
+            self._log_later(done, {f"validation_loss_nats_per_{config.loss_unit}": loss})
+        if mrr is not None:
+            history.retrieval_mrrs.append((done, mrr))
+            self._log_later(done, {"validation_retrieval_mrr": mrr})
+        if config.keep == "best" and best_step(history, config.early_stopping) == done:
+            weights = self.parallel.weights()
+            if self.rank == 0:
+                shutil.rmtree(self.best, ignore_errors=True)
+                self._save_encoder(self.best, weights)
+        self.parallel.model.train()
+        self.encoder.train()
 
     def _checkpoint(self, done: int, *, last: bool) -> None:
         """Reports a checkpoint (all workers meet here), then logs what it covers: nothing is logged twice."""
         history = self._global_history()
-        with tempfile.TemporaryDirectory(prefix="tsdae-checkpoint-") as folder:
-            checkpoint = None
-            if self.rank == 0:
-                extra = {
-                    "history": asdict(history),
-                    "seed": self.job.seed,
-                    "config": config_to_dict(self.job.config),
-                }
-                save_training_state(
-                    Path(folder) / STATE_FOLDER, self.model, self.optimizer, step=done, extra=extra
-                )
-                if last:
-                    self._export(Path(folder) / ENCODER_FOLDER, history)
-                checkpoint = ray.train.Checkpoint.from_directory(folder)
-            ray.train.report({"step": done}, checkpoint=checkpoint)
+        weights, optimizer = self.parallel.weights(), self.parallel.optimizer_state()
+        self._refuse_broken(done, weights)
+
+        def write(folder: Path) -> None:
+            extra = {"history": history.to_plain(), "seed": self.job.seed}
+            state = TrainingState(step=done, weights=weights, optimizer=optimizer, extra=extra)
+            write_state(folder / STATE_FOLDER, state)
+            if any(self.best.iterdir()):
+                shutil.copytree(self.best, folder / BEST_FOLDER)
+            if last:
+                self._export(folder / ENCODER_FOLDER, weights, history, num_steps=done)
+
+        self.checkpoints.report(done, write if self.rank == 0 else None)
         if self.rank == 0:
             self.job.tracker.log_metrics(self.job.run_id, self.pending)
         self.pending = []
 
+    def _refuse_broken(self, done: int, weights: dict[str, Tensor]) -> None:
+        """A rate far too high can break the weights in a step whose gradient was still finite."""
+        broken = [name for name, value in weights.items() if not bool(value.isfinite().all())]
+        if broken:
+            raise InputError(
+                f"the weights are not finite after step {done} ({broken[0]}); {self.checkpoints.describe()}; "
+                "lower train.optim.lr"
+            )
+
     def _global_history(self) -> History:
         """The history with the sums over all workers; the curves are the same on each."""
-        parts = [self.history.stream_digest]
-        if self.world_size > 1:
-            gathered: list[int | None] = [None] * self.world_size
-            torch.distributed.all_gather_object(gathered, self.history.stream_digest)
-            parts = [int(part or 0) for part in gathered]
-        sentences, targets = self._sum_over_workers(
-            self.history.num_sentences, self.history.num_target_tokens
-        )
+        history = self.history
+        sentences, targets = self.parallel.sum(history.num_sentences, history.num_target_tokens)
         return replace(
-            self.history,
-            stream_digest=sum(parts) & _MASK64,
+            history,
+            stream_digest=sum(self.parallel.gather(history.stream_digest)) & MASK64,
             num_sentences=int(sentences),
             num_target_tokens=int(targets),
         )
 
-    def _export(self, folder: Path, history: History) -> None:
-        self.model.eval()
-        head = self.model.lm_head
-        assert isinstance(head, LmHead)
-        self.encoder.save(folder, lm_head=head)
-        self.model.train()
-        log = {**asdict(history), "num_steps": self.job.config.num_steps, "seed": self.job.seed}
+    def _export(self, folder: Path, weights: dict[str, Tensor], history: History, *, num_steps: int) -> None:
+        """The result of the run: the encoder of the last step or of the best validation, and the log."""
+        config = self.job.config
+        kept = num_steps
+        if config.keep == "best" and any(self.best.iterdir()):
+            kept = best_step(history, config.early_stopping) or 0
+            shutil.copytree(self.best, folder)
+        else:
+            self._save_encoder(folder, weights)
+        log = history.to_plain() | {"num_steps": num_steps, "kept_step": kept, "seed": self.job.seed}
+        del log["open_window"]
         (folder / LOG_NAME).write_text(json.dumps(log, indent=2, sort_keys=True) + "\n")
+
+    def _save_encoder(self, folder: Path, weights: dict[str, Tensor]) -> None:
+        encoder, model = self.encoder, self.parallel.model
+        if self.parallel.sharded:
+            encoder, model = self._build()
+            model.load_state_dict(weights)
+        was_training = model.training
+        model.eval()
+        head = getattr(model, "lm_head", None)
+        encoder.save(folder, lm_head=head if isinstance(head, LmHead) else None)
+        model.train(was_training)
 
     def _show(self, step: int, note: str) -> None:
         if self.rank == 0:
-            self.job.board.write.remote({"first_step": self.first_step, "step": step, "note": note})
-
-
-def num_tokens(batch: Batch) -> int:
-    """All tokens that go through the model for a batch: the sum of everything its lengths count."""
-    return int(sum(values.sum() for key, values in batch.items() if key.endswith("lengths")))
+            state = {
+                "first_step": self.first_step,
+                "step": step,
+                "note": note,
+                "summary": self.feeding.told(),
+            }
+            self.job.board.write.remote(state)

@@ -227,12 +227,23 @@ class SentenceEncoder(nn.Module):
 
     def _encode_block(self, texts: list[str], batch_tokens: int) -> NDArray[np.float32]:
         tokens = tokenize_texts(texts, self.tokenizer, max_tokens=self.max_tokens)
-        framed = special_frame(self.tokenizer).wrap(tokens.ids)
+        with torch.inference_mode():
+            return self.encode_ids(tokens.ids, batch_tokens=batch_tokens)
+
+    def encode_ids(self, ids: Ragged, *, batch_tokens: int) -> NDArray[np.float32]:
+        """Return float32[B, D], vectors of token ids without special tokens, in their order.
+
+        The mode (train, eval) and the precision (autocast) are the caller's; no gradient is kept.
+
+        Raises:
+            ValueError: for an empty text where the tokenizer adds no special token.
+        """
+        framed = special_frame(self.tokenizer).wrap(ids)
         if not framed.lengths.all():
             raise ValueError("a text has no tokens at all and the tokenizer adds none; drop empty texts")
         order = np.argsort(framed.lengths, kind="stable").astype(np.int64)
-        vectors = np.empty((len(texts), self.dim), dtype=np.float32)
-        with torch.inference_mode():
+        vectors = np.empty((len(ids), self.dim), dtype=np.float32)
+        with torch.no_grad():
             fused = fuse_projections(self.backbone) if self.use_packed else None
             for rows in _length_batches(framed, order, batch_tokens):
                 batch = framed.take(rows)

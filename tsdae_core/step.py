@@ -55,7 +55,7 @@ def training_step(
     global_num_targets: int,
     world_size: int = 1,
     max_grad_norm: float,
-    weight: float = 1.0,
+    weight: float | Sequence[float] = 1.0,
     autocast_dtype: torch.dtype | None = None,
 ) -> StepStats:
     """Accumulate the gradient of this rank's micro-batches, clip it and step the optimizer.
@@ -71,7 +71,8 @@ def training_step(
         global_num_targets: sum of `Objective.num_targets` over all ranks and micro-batches of this step.
         world_size: number of ranks.
         max_grad_norm: see `clip_gradients`.
-        weight: factor on this rank's loss; 0 for a rank without rows, which still meets the others.
+        weight: factor on the loss, of all micro-batches or of each; 0 for rows that stand in where a rank has
+            none and only has to meet the others.
         autocast_dtype: ``torch.bfloat16`` runs matrix products of the forward pass in it; weights, gradients,
             loss and optimizer stay fp32. float16 is refused, since it would need loss scaling.
 
@@ -84,16 +85,17 @@ def training_step(
     if autocast_dtype not in (None, torch.bfloat16):
         raise ValueError(f"autocast_dtype={autocast_dtype} is not supported; use torch.bfloat16 or None")
     optimizer.zero_grad(set_to_none=True)
+    weights = [weight] * len(parts) if isinstance(weight, int | float) else weight
     base_seed, num_targets = torch.initial_seed(), 0
     with _autocast(model, autocast_dtype):
         vector_grads, loss_sum = _vector_grads(model, parts)
-    for index, batch in enumerate(parts):
+    for index, (batch, factor) in enumerate(zip(parts, weights, strict=True)):
         with _reduction(model, is_last=index == len(parts) - 1):
             if vector_grads:
                 seed_micro_batch(base_seed, index)
             with _autocast(model, autocast_dtype):
                 sums: LossSums = model(batch, vector_grads[index]) if vector_grads else model(batch)
-            (sums.loss_sum * (weight * world_size / global_num_targets)).backward()  # type: ignore[no-untyped-call]
+            (sums.loss_sum * (factor * world_size / global_num_targets)).backward()  # type: ignore[no-untyped-call]
         loss_sum += float(sums.loss_sum.detach())
         num_targets += int(sums.num_targets)
     grad_norm = clip_gradients(model.parameters(), max_norm=max_grad_norm)

@@ -17,7 +17,7 @@ from pipelines.prepare import prepare
 from pipelines.progress_board import _READ_TIMEOUT_S, followed, new_board
 from pipelines.shards import run_shards
 from pipelines.storage import Location
-from pipelines.stream import batch_stream
+from pipelines.stream import BatchStream
 from tsdae_core.objective import build_objective
 from tsdae_core.scratch import train_tokenizer
 
@@ -177,7 +177,7 @@ def global_steps(plan, rows, objective, *, workers, num_steps, first_step=0):
     merged = {step: {} for step in range(first_step, num_steps)}
     for rank in range(workers):
         seen = []
-        for step in batch_stream(
+        for step in BatchStream(
             plan,
             rows,
             objective,

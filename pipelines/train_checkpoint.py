@@ -1,0 +1,103 @@
+"""Writing and finding the checkpoints of a run through Ray Train, and what to tell when that fails.
+
+A checkpoint is one folder: `state/` (weights, optimizer, history), `best/` (the best encoder so far, where
+that is asked for) and, with the last step, `encoder/`. Ray Train takes it for valid only once it is there
+whole, so a failure in the middle leaves the one before.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import ray.train
+from safetensors import SafetensorError
+
+from pipelines.errors import InputError
+from pipelines.storage import Location
+from pipelines.train_job import BEST_FOLDER, STATE_FOLDER
+from tsdae_core.checkpoint import TrainingState, read_state
+
+_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+
+
+class Checkpoints:
+    """The checkpoints of one run, seen from one worker.
+
+    Attributes:
+        step: of the newest one; None before the first.
+    """
+
+    def __init__(self, storage: Location):
+        self.storage = storage
+        self.step: int | None = None
+
+    def latest(self, *, best: Path | None) -> TrainingState | None:
+        """The newest state, or None; the best encoder beside it, if any, is copied to the folder `best`."""
+        checkpoint = ray.train.get_checkpoint()
+        if checkpoint is None:
+            return None
+        with checkpoint.as_directory() as folder:
+            if best is not None and (Path(folder) / BEST_FOLDER).is_dir():
+                shutil.copytree(Path(folder) / BEST_FOLDER, best, dirs_exist_ok=True)
+            state = read_state(Path(folder) / STATE_FOLDER)
+        self.step = state.step
+        return state
+
+    def report(self, step: int, write: Callable[[Path], None] | None) -> None:
+        """Reports a step to Ray Train; all workers meet here.
+
+        write: fills the checkpoint's folder; None on the workers that have nothing to write.
+
+        Raises:
+            InputError: there is no room for it.
+        """
+        name = _name(step)
+        with tempfile.TemporaryDirectory(prefix="tsdae-checkpoint-") as folder:
+            checkpoint = None
+            if write is not None:
+                with self._told_when_full(step, folder):
+                    write(Path(folder))
+                checkpoint = ray.train.Checkpoint.from_directory(folder)
+            try:
+                with self._told_when_full(step, str(self.storage)):
+                    ray.train.report({"step": step}, checkpoint=checkpoint, checkpoint_dir_name=name)
+            except InputError:
+                with contextlib.suppress(OSError):  # the error that is under way says more
+                    (self.storage / name).delete()
+                raise
+        self.step = step
+
+    def describe(self) -> str:
+        """Names the newest checkpoint, for an error message."""
+        if self.step is None:
+            return "there is no checkpoint yet"
+        return f"the last good checkpoint is that of step {self.step}, '{self.storage / _name(self.step)}'"
+
+    @contextmanager
+    def _told_when_full(self, step: int, place: str) -> Iterator[None]:
+        try:
+            yield
+        except (OSError, SafetensorError) as error:
+            if not _is_full(error):
+                raise
+            raise InputError(
+                f"no room to write the checkpoint of step {step} in '{place}' ({error}); {self.describe()}; "
+                "make room and run the same command again, it goes on from there"
+            ) from error
+
+
+def _name(step: int) -> str:
+    return f"checkpoint_step_{step:010d}"
+
+
+def _is_full(error: OSError | SafetensorError) -> bool:
+    """Whether a disk, a quota or a file size limit is at its end; safetensors tells it in its text only."""
+    if isinstance(error, OSError) and error.errno in _FULL:
+        return True
+    return any(f"os error {number}" in str(error).lower() for number in _FULL)

@@ -1,0 +1,75 @@
+"""What a train worker is given, and what a run remembers through restarts."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any
+
+from pipelines.lanes import LanePlan
+from pipelines.manifest import Manifest
+from pipelines.storage import Location
+from pipelines.tracking import Tracker
+from pipelines.train_config import TrainConfig
+from tsdae_core.objective import Objective
+
+STATE_FOLDER = "state"
+ENCODER_FOLDER = "encoder"
+BEST_FOLDER = "best"
+LOG_NAME = "training_log.json"
+MASK64 = 2**64 - 1
+
+Curve = list[tuple[int, float]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainJob:
+    """Everything a worker needs; picklable.
+
+    storage: where Ray Train keeps this run's checkpoints.
+    """
+
+    config: TrainConfig
+    seed: int
+    workspace: Location
+    storage: Location
+    tokens: Manifest
+    plan: LanePlan
+    objective: Objective
+    tracker: Tracker
+    run_id: str
+    board: Any
+
+
+@dataclass
+class History:
+    """What a run remembers; kept in the checkpoint, so that a resumed run repeats it exactly.
+
+    Curves are (finished steps, value) pairs. It holds no time and nothing of the machine.
+    open_window: loss sum and number of targets since the last point of `losses`, by worker.
+    """
+
+    losses: Curve = field(default_factory=list)
+    validation_losses: Curve = field(default_factory=list)
+    retrieval_mrrs: Curve = field(default_factory=list)
+    stream_digest: int = 0
+    num_sentences: int = 0
+    num_target_tokens: int = 0
+    open_window: list[tuple[float, int]] = field(default_factory=list)
+
+    @staticmethod
+    def from_plain(plain: dict[str, Any]) -> History:
+        """Back from the JSON of a checkpoint."""
+        curves = {
+            name: [(int(step), float(value)) for step, value in plain[name]]
+            for name in ("losses", "validation_losses", "retrieval_mrrs")
+        }
+        window = [(float(loss), int(targets)) for loss, targets in plain["open_window"]]
+        return History(**{**plain, **curves, "open_window": window})
+
+    def without_sums(self) -> History:
+        """The curves alone."""
+        return replace(self, stream_digest=0, num_sentences=0, num_target_tokens=0)
+
+    def to_plain(self) -> dict[str, Any]:
+        """Plain values for JSON."""
+        return asdict(self)

@@ -1,0 +1,118 @@
+"""Tiny trainings for the tests of faults: a corpus, a base workspace that they copy, and what they compare."""
+
+from __future__ import annotations
+
+import dataclasses
+import io
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from rich.console import Console
+from safetensors.numpy import load_file
+
+from pipelines.collection_config import CollectionConfig
+from pipelines.config import RunConfig
+from pipelines.model_config import ModelConfig
+from pipelines.progress import Reporter
+from pipelines.run import run_stages
+from pipelines.train_config import TrainConfig
+from tsdae_core.optim import OptimConfig
+from tsdae_core.scratch import ScratchConfig
+
+# Divides by no batch, so that the last steps of an epoch are short and lanes are uneven.
+NUM_ROWS = 131
+_WORDS = [f"{first}{second}" for first in ("ba", "ko", "mi", "tu", "se") for second in ("la", "rin", "po", "da")]
+
+
+def base_config(folder: Path, **train: Any) -> RunConfig:
+    """A training of seconds: one layer of 16, dropout off, two workers, checkpoints every 4 steps."""
+    settings: dict[str, Any] = {
+        "batch_size": 8,
+        "num_lanes": 4,
+        "num_steps": 12,
+        "num_workers": 2,
+        "cpus_per_worker": 1.0,
+        "optim": OptimConfig(lr=1e-3),
+        "validation_rows": 20,
+        "validate_every": 4,
+        "checkpoint_every": 4,
+        "log_every": 3,
+        "max_failures": 2,
+    }
+    return RunConfig(
+        workspace=str(folder / "work"),
+        seed=3,
+        corpus=CollectionConfig(input=str(folder / "corpus.txt"), num_shards=3),
+        model=ModelConfig(
+            start="scratch",
+            max_tokens=24,
+            scratch=ScratchConfig(
+                num_layers=1,
+                hidden_size=16,
+                num_heads=2,
+                intermediate_size=32,
+                vocab_size=80,
+                max_tokens=32,
+                dropout=0.0,
+            ),
+        ),
+        train=TrainConfig(**(settings | train)),
+    )
+
+
+def write_corpus(folder: Path) -> None:
+    """Different sentences of 1 to 14 words."""
+    rng = np.random.default_rng(0)
+    rows = [" ".join(rng.choice(_WORDS, size=1 + i % 14)) + f" {i}" for i in range(NUM_ROWS)]
+    (folder / "corpus.txt").write_text("\n".join(rows) + "\n", encoding="utf-8")
+
+
+def copy_of(base: RunConfig, folder: Path, **train: Any) -> RunConfig:
+    """The base with other train settings, in a workspace of its own that is ready to train."""
+    workspace = folder / "work"
+    workspace.mkdir(parents=True, exist_ok=True)
+    for name in ("corpus", "start", "tokens"):
+        shutil.copytree(Path(base.workspace) / name, workspace / name)
+    settings = dataclasses.replace(base.train, **train)
+    return dataclasses.replace(base, workspace=str(workspace), train=settings)
+
+
+def train(config: RunConfig) -> str:
+    """Runs the stage and returns what a reader of the job's log sees."""
+    written = io.StringIO()
+    reporter = Reporter(Console(file=written, force_terminal=False, width=400, soft_wrap=True))
+    try:
+        run_stages(["train"], config, reporter=reporter)
+    except BaseException as error:
+        error.add_note(written.getvalue())
+        raise
+    return written.getvalue()
+
+
+@dataclasses.dataclass(frozen=True)
+class Outcome:
+    """What a training left: the log of the encoder, and every weight of the last checkpoint, decoder included."""
+
+    log: dict[str, Any]
+    weights: dict[str, np.ndarray[Any, Any]]
+    digest: str
+
+    @staticmethod
+    def of(config: RunConfig) -> Outcome:
+        """Of a finished training."""
+        workspace = Path(config.workspace)
+        newest = max((workspace / "training").glob("*/checkpoint_*"))
+        tensors = load_file(newest / "state" / "training_state.safetensors")
+        return Outcome(
+            json.loads((workspace / "encoder" / "training_log.json").read_text()),
+            {name: value for name, value in tensors.items() if name.startswith("model.")},
+            json.loads((workspace / "encoder" / "manifest.json").read_text())["digest"],
+        )
+
+    def distance(self, other: Outcome) -> float:
+        """The largest difference of any weight."""
+        assert self.weights.keys() == other.weights.keys()
+        return max(float(np.abs(value - other.weights[name]).max()) for name, value in self.weights.items())

@@ -20,9 +20,12 @@ from pipelines.storage import Location
 from tsdae_core.encoder import SentenceEncoder
 from tsdae_core.pretrained import small_encoder_path
 from tsdae_core.scratch import build_scratch_encoder, train_tokenizer
+from tsdae_core.vocabulary import add_tokens, mine_tokens, read_tokens
 
 START_FOLDER = "start"
-_TOKENIZER_SAMPLE_ROWS = 50_000
+# Settings of the model section that later stages look at and the start does not.
+_NOT_ITS_OWN = ("word_unit",)
+_SAMPLE_ROWS = 50_000
 
 
 def resolve_start(
@@ -34,8 +37,9 @@ def resolve_start(
         InputError: the named encoder cannot be loaded.
     """
     model = config.model
-    settings = {"model": config_to_dict(model), "seed": config.seed}
-    inputs = {"corpus": corpus.digest} if model.start == "scratch" else {"checkpoint": _describe(model.start)}
+    plain = {key: value for key, value in config_to_dict(model).items() if key not in _NOT_ITS_OWN}
+    settings = {"model": plain, "seed": config.seed}
+    inputs = _inputs(model, corpus)
     stage = StageFolder(workspace / START_FOLDER, stage="start", config=settings, inputs=inputs)
     if (manifest := stage.finished()) is not None:
         return manifest
@@ -60,14 +64,49 @@ def resolve_start(
             "start: WARNING: this is a tuned sentence encoder, where TSDAE works badly; start from its plain "
             "checkpoint and tune it (NLI, STS) afterwards"
         )
+    num_added = _add_words(model, encoder, workspace, corpus, reporter)
     with tempfile.TemporaryDirectory(prefix="tsdae-start-") as folder:
         encoder.save(Path(folder), lm_head=encoder.lm_head)
         files = stage.folder.upload_folder(Path(folder))
-    return stage.finish(counts={"dim": encoder.dim}, files=files)
+    return stage.finish(counts={"dim": encoder.dim, "tokens_added": num_added}, files=files)
+
+
+def _inputs(model: ModelConfig, corpus: Manifest) -> dict[str, str]:
+    """What the start depends on beside its settings."""
+    inputs: dict[str, str] = {}
+    if model.start == "scratch" or model.mine_tokens:
+        inputs["corpus"] = corpus.digest
+    if model.start != "scratch":
+        inputs["checkpoint"] = _describe(model.start)
+    if model.add_tokens_file is not None:
+        place = Location.parse(model.add_tokens_file)
+        if not place.exists():
+            raise InputError(f"there is no file '{model.add_tokens_file}' (model.add_tokens_file)")
+        inputs["added_tokens"] = place.sha256()
+    return inputs
+
+
+def _add_words(
+    model: ModelConfig, encoder: SentenceEncoder, workspace: Location, corpus: Manifest, reporter: Reporter
+) -> int:
+    """Extends the vocabulary as configured; returns by how many words."""
+    words: list[str] = []
+    if model.add_tokens_file is not None:
+        words += read_tokens(model.add_tokens_file)
+    if model.mine_tokens:
+        texts = sample_texts(workspace / "corpus", corpus, _SAMPLE_ROWS)
+        words += mine_tokens(
+            texts, encoder.tokenizer, num_tokens=model.mine_tokens, min_count=model.mine_min_count
+        )
+    num_added = add_tokens(encoder, words)
+    if words:
+        examples = ", ".join(words[:5])
+        reporter.note(f"start: {num_added:,} words added to the vocabulary ({examples} ...)")
+    return num_added
 
 
 def _scratch(model: ModelConfig, workspace: Location, corpus: Manifest, *, seed: int) -> SentenceEncoder:
-    texts = sample_texts(workspace / "corpus", corpus, _TOKENIZER_SAMPLE_ROWS)
+    texts = sample_texts(workspace / "corpus", corpus, _SAMPLE_ROWS)
     tokenizer = train_tokenizer(texts, vocab_size=model.scratch.vocab_size)
     encoder = build_scratch_encoder(model.scratch, tokenizer, pooling=model.pooling, seed=seed, texts=texts)
     encoder.max_tokens = min(model.max_tokens, model.scratch.max_tokens)

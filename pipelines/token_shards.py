@@ -44,6 +44,7 @@ def tokenize(
     """
     settings = {
         "max_tokens": config.model.max_tokens,
+        "word_unit": config.model.word_unit,
         "validation_rows": config.train.validation_rows,
         "seed": config.seed,
     }
@@ -75,6 +76,7 @@ class _TokenizerTask:
     def __init__(self, workspace: Location, *, share: float, config: RunConfig):
         self.workspace, self.share = workspace, share
         self.seed = config.seed
+        self.word_unit = config.model.word_unit
 
     def __call__(self) -> ShardFunction:
         with (self.workspace / START_FOLDER).as_local_folder() as folder:
@@ -85,8 +87,9 @@ class _TokenizerTask:
         def work(name: str, _spec: Mapping[str, Any]) -> ShardRecord:
             table = read_shard(self.workspace / "corpus", name, ["row_id", "text"])
             row_ids = table.column("row_id").to_numpy()
-            tokens = tokenize_texts(table.column("text").to_pylist(), tokenizer, max_tokens=max_tokens)
-            held_out = _uniform(table.column("text").to_pylist(), self.seed) < self.share
+            texts = table.column("text").to_pylist()
+            tokens = tokenize_texts(texts, tokenizer, max_tokens=max_tokens, word_unit=self.word_unit)
+            held_out = _uniform(texts, self.seed) < self.share
             train, validation = np.flatnonzero(~held_out), np.flatnonzero(held_out)
             digests = [
                 write_parquet(place / f"{name}.parquet", _to_table(row_ids[rows], tokens.take(rows)))

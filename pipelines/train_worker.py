@@ -95,7 +95,8 @@ class _Worker:
         model = self.job.objective.build_model(encoder, seed=self.job.seed)
         if self.job.config.strategy == "fsdp2" and isinstance(model, InBatchModel):
             raise InputError(
-                f"train.strategy=fsdp2 cannot run {self.job.config.objective}, whose loss compares rows; use ddp"
+                f"train.strategy=fsdp2 cannot run {self.job.config.objective}, whose loss compares rows; "
+                "use ddp"
             )
         return encoder, model
 

@@ -1,15 +1,21 @@
-"""Tiny trainings for the tests of faults: a corpus, a base workspace that they copy, and what they compare."""
+"""Tiny trainings for the tests of faults: a corpus, a base workspace to copy, and what is compared."""
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import io
 import json
 import shutil
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import psutil
 from rich.console import Console
 from safetensors.numpy import load_file
 
@@ -24,22 +30,24 @@ from tsdae_core.scratch import ScratchConfig
 
 # Divides by no batch, so that the last steps of an epoch are short and lanes are uneven.
 NUM_ROWS = 131
-_WORDS = [f"{first}{second}" for first in ("ba", "ko", "mi", "tu", "se") for second in ("la", "rin", "po", "da")]
+_WORDS = [
+    f"{first}{second}" for first in ("ba", "ko", "mi", "tu", "se") for second in ("la", "rin", "po", "da")
+]
 
 
 def base_config(folder: Path, **train: Any) -> RunConfig:
-    """A training of seconds: one layer of 16, dropout off, two workers, checkpoints every 4 steps."""
+    """A training of seconds: one layer of 16, dropout off, two workers; long enough to be hit in its middle."""
     settings: dict[str, Any] = {
         "batch_size": 8,
         "num_lanes": 4,
-        "num_steps": 12,
+        "num_steps": 60,
         "num_workers": 2,
         "cpus_per_worker": 1.0,
-        "optim": OptimConfig(lr=1e-3),
+        "optim": OptimConfig(lr=1e-3, eps=1e-6),
         "validation_rows": 20,
-        "validate_every": 4,
-        "checkpoint_every": 4,
-        "log_every": 3,
+        "validate_every": 20,
+        "checkpoint_every": 10,
+        "log_every": 15,
         "max_failures": 2,
     }
     return RunConfig(
@@ -80,21 +88,64 @@ def copy_of(base: RunConfig, folder: Path, **train: Any) -> RunConfig:
     return dataclasses.replace(base, workspace=str(workspace), train=settings)
 
 
-def train(config: RunConfig) -> str:
-    """Runs the stage and returns what a reader of the job's log sees."""
+def quiet_stages(names: list[str], config: RunConfig) -> str:
+    """Runs stages and returns what a reader of the job's log sees; an error carries it as a note."""
     written = io.StringIO()
     reporter = Reporter(Console(file=written, force_terminal=False, width=400, soft_wrap=True))
     try:
-        run_stages(["train"], config, reporter=reporter)
+        run_stages(names, config, reporter=reporter)
     except BaseException as error:
         error.add_note(written.getvalue())
         raise
     return written.getvalue()
 
 
+def train(config: RunConfig) -> str:
+    """Runs the train stage."""
+    return quiet_stages(["train"], config)
+
+
+@contextmanager
+def killing(config: RunConfig, process_name: str, *, when: str, node_of: Any = None) -> Iterator[list[int]]:
+    """Sends SIGKILL, once, to a process of this name when a file in the workspace matches; yields its id.
+
+    node_of: called with the process instead, to kill more than it.
+    """
+    killed: list[int] = []
+    over = threading.Event()
+
+    def watch() -> None:
+        workspace = Path(config.workspace)
+        while not over.is_set():
+            if any(workspace.glob(when)):
+                for process in _processes(process_name):
+                    killed.append(process.pid)
+                    process.kill() if node_of is None else node_of(process)
+                    return
+            time.sleep(0.005)
+
+    thread = threading.Thread(target=watch, daemon=True)
+    thread.start()
+    try:
+        yield killed
+    finally:
+        over.set()
+        thread.join()
+
+
+def _processes(name: str) -> list[psutil.Process]:
+    """Processes that this one has started, directly or not, with the name that Ray gives them."""
+    found = []
+    for process in psutil.Process().children(recursive=True):
+        with contextlib.suppress(psutil.NoSuchProcess):
+            if " ".join(process.cmdline()).startswith(name):
+                found.append(process)
+    return found
+
+
 @dataclasses.dataclass(frozen=True)
 class Outcome:
-    """What a training left: the log of the encoder, and every weight of the last checkpoint, decoder included."""
+    """What a training left: its log, every weight of the last checkpoint (decoder included), a digest."""
 
     log: dict[str, Any]
     weights: dict[str, np.ndarray[Any, Any]]

@@ -1,0 +1,122 @@
+"""What is lost during a training does not change its outcome; what cannot be mended ends it with reasons."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from pipelines.errors import InputError
+from tests.faults.conftest import Nodes, Undisturbed
+from tests.faults.training import Outcome, copy_of, killing, train
+from tsdae_core.optim import OptimConfig
+
+_A_CHECKPOINT = "training/*/checkpoint_step_0000000010/state/*.safetensors"
+_WORKER = "ray::RayTrainWorker"
+_DATA_TASK = "ray::MapBatches"
+
+
+def test_an_undisturbed_training_tells_what_a_reader_needs(undisturbed: Undisturbed) -> None:
+    line = [line for line in undisturbed.told.splitlines() if "60/60 steps" in line][-1]
+    for part in (
+        r"loss \d\.\d+",
+        r"[\d,]+ tokens/s",
+        r"padding 0%",
+        r"waiting for data \d+% \([\d,]+ tokens ready\)",
+        r"memory \d+\.\d(-\d+\.\d)? GiB per worker",
+        r"validation loss \d\.\d+",
+        r"retrieval 0\.\d+",
+    ):
+        assert re.search(part, line), line
+    assert re.search(r"first batch came after .* is the slower side", undisturbed.told)
+
+
+def test_a_killed_train_worker_is_started_again_and_changes_nothing(
+    undisturbed: Undisturbed, tmp_path: Path
+) -> None:
+    config = copy_of(undisturbed.config, tmp_path)
+    with killing(config, _WORKER, when=_A_CHECKPOINT) as killed:
+        told = train(config)
+    assert killed
+    assert told.count("lost a worker") == 1
+    assert Outcome.of(config).digest == undisturbed.outcome.digest
+
+
+def test_a_killed_data_task_changes_nothing(undisturbed: Undisturbed, tmp_path: Path) -> None:
+    config = copy_of(undisturbed.config, tmp_path)
+    with killing(config, _DATA_TASK, when="encoder/_started.json") as killed:
+        train(config)
+    assert killed
+    assert Outcome.of(config).digest == undisturbed.outcome.digest
+
+
+def test_a_loss_that_is_not_finite_ends_the_training_at_once(
+    undisturbed: Undisturbed, tmp_path: Path
+) -> None:
+    breaking = OptimConfig(lr=1e-3, schedule="piecewise", boundaries=(15,), rates=(1e30,))
+    config = copy_of(undisturbed.config, tmp_path, optim=breaking, num_steps=30)
+    with pytest.raises(InputError) as caught:
+        train(config)
+    message = str(caught.value)
+    step = int(re.search(r"not finite in step (\d+)", message)[1])  # type: ignore[index]
+    assert 16 <= step <= 20
+    assert "the last good checkpoint is that of step 10," in message
+    named = re.search(r"are ([\d, ]+)\. Lower", message)
+    assert named is not None
+    assert len(named[1].split(", ")) == 8
+    assert "lost a worker" not in caught.value.__notes__[0]
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of 400 KiB: room for the first checkpoint and no more than half of another."""
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=400k", "tmpfs", str(disk)], check=True)
+    yield disk
+    subprocess.run(["umount", "-l", str(disk)], check=True)
+
+
+def test_a_full_disk_leaves_the_last_checkpoint_and_a_rerun_with_room_goes_on(
+    undisturbed: Undisturbed, tmp_path: Path, small_disk: Path
+) -> None:
+    config = copy_of(undisturbed.config, tmp_path)
+    (Path(config.workspace) / "training").symlink_to(small_disk)
+    with pytest.raises(
+        InputError, match=r"no room to write the checkpoint of step \d+ in .*No space"
+    ) as caught:
+        train(config)
+    assert "the last good checkpoint is that of step" in str(caught.value)
+    assert "lost a worker" not in caught.value.__notes__[0]
+    subprocess.run(["mount", "-o", "remount,size=50m", str(small_disk)], check=True)
+    told = train(config)
+    assert Outcome.of(config).digest == undisturbed.outcome.digest
+    assert told
+
+
+def test_a_killed_node_is_replaced_by_another_and_changes_nothing(
+    nodes: Nodes, undisturbed: Undisturbed, tmp_path: Path
+) -> None:
+    config = copy_of(undisturbed.config, tmp_path)
+
+    def kill_node(worker: psutil.Process) -> None:
+        raylet = worker.ppid()
+        (node,) = [
+            node
+            for node in nodes.workers
+            if raylet in [info.process.pid for info in node.all_processes["raylet"]]
+        ]
+        nodes.workers.remove(node)
+        nodes.cluster.remove_node(node, allow_graceful=False)
+
+    nodes.add()
+    with killing(config, _WORKER, when=_A_CHECKPOINT, node_of=kill_node) as killed:
+        told = train(config)
+    assert killed
+    assert len(nodes.workers) == 2
+    assert told.count("lost a worker") == 1
+    assert Outcome.of(config).digest == undisturbed.outcome.digest

@@ -6,6 +6,8 @@ for, and a full disk, would come again, and ends the training at once.
 
 from __future__ import annotations
 
+import pickle
+
 import ray.train
 from ray.exceptions import RayError
 from ray.train.torch import TorchTrainer
@@ -14,8 +16,8 @@ from pipelines.progress import Reporter, Tracker
 from pipelines.progress_board import followed, last_state
 from pipelines.shards import user_error_in
 from pipelines.train_config import TrainConfig
+from pipelines.train_entry import train_entry
 from pipelines.train_job import TrainJob
-from pipelines.train_worker import train_worker
 
 _KEPT_CHECKPOINTS = 2
 
@@ -60,8 +62,8 @@ def _trainer(job: TrainJob) -> TorchTrainer:
     storage = job.storage
     folder, _, name = storage.path.rpartition("/")
     return TorchTrainer(
-        train_worker,
-        train_loop_config={"job": job},
+        train_entry,
+        train_loop_config={"job": pickle.dumps(job)},
         scaling_config=ray.train.ScalingConfig(
             num_workers=job.config.num_workers,
             use_gpu=job.config.gpus_per_worker > 0,

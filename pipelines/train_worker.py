@@ -10,7 +10,6 @@ import json
 import shutil
 import tempfile
 import time
-from collections.abc import Mapping
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
@@ -46,12 +45,12 @@ from tsdae_core.tsdae import TsdaeModel
 _ROWS_NAMED = 32
 
 
-def train_worker(settings: Mapping[str, TrainJob]) -> None:
-    """The train loop function that Ray Train calls on every worker."""
+def train_worker(job: TrainJob) -> None:
+    """Trains, as one of the workers of Ray Train."""
     context = ray.train.get_context()
     with tempfile.TemporaryDirectory(prefix="tsdae-best-") as best:
         worker = _Worker(
-            settings["job"],
+            job,
             rank=context.get_world_rank(),
             world_size=context.get_world_size(),
             best=Path(best),

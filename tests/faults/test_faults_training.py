@@ -86,9 +86,7 @@ def test_a_full_disk_leaves_the_last_checkpoint_and_a_rerun_with_room_goes_on(
 ) -> None:
     config = copy_of(undisturbed.config, tmp_path)
     (Path(config.workspace) / "training").symlink_to(small_disk)
-    with pytest.raises(
-        InputError, match=r"no room to write the checkpoint of step \d+ in .*No space"
-    ) as caught:
+    with pytest.raises(InputError, match=r"no room to write the checkpoint of step .*No space") as caught:
         train(config)
     assert "the last good checkpoint is that of step" in str(caught.value)
     assert "lost a worker" not in caught.value.__notes__[0]

@@ -49,8 +49,8 @@ def test_four_workers_are_lost_and_two_go_on_with_the_same_examples(
 def test_shards_give_what_copies_give_and_their_checkpoint_is_plain(
     undisturbed: Undisturbed, tmp_path: Path
 ) -> None:
-    """Small micro-batches: their number differs between the workers, who must meet in every pass all the same."""
-    config = copy_of(undisturbed.config, tmp_path, strategy="fsdp2")
+    """Micro-batches are small: workers have different numbers of them and must meet in every pass."""
+    config = copy_of(undisturbed.config, tmp_path, strategy="fsdp2", max_batch_tokens=30)
     with killing(config, _WORKER, when=_A_CHECKPOINT) as killed:
         told = train(config)
     assert killed

@@ -36,7 +36,7 @@ _WORDS = [
 
 
 def base_config(folder: Path, **train: Any) -> RunConfig:
-    """A training of seconds: one layer of 16, dropout off, two workers; long enough to be hit in its middle."""
+    """A training of seconds: one layer of 16, dropout off, two workers; long enough to be hit midway."""
     settings: dict[str, Any] = {
         "batch_size": 8,
         "num_lanes": 4,

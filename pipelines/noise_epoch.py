@@ -29,7 +29,7 @@ from pipelines.storage import Location
 from pipelines.stream import StepBatch, epoch_work, steps_of
 from pipelines.token_shards import TokenRows, tokenize
 from pipelines.train_config import TrainConfig
-from pipelines.train_worker import ENCODER_FOLDER
+from pipelines.train_job import ENCODER_FOLDER
 from tsdae_core.encoder import SentenceEncoder
 from tsdae_core.pretrained import small_encoder_path
 from tsdae_core.tokens import tokenize_texts

@@ -20,6 +20,7 @@ import ray.train.torch
 import torch
 from torch import Tensor
 
+from pipelines.config_values import config_to_dict
 from pipelines.errors import InputError
 from pipelines.held_out import HeldOut
 from pipelines.lanes import step_digest
@@ -259,7 +260,11 @@ class _Worker:
         self._refuse_broken(done, weights)
 
         def write(folder: Path) -> None:
-            extra = {"history": history.to_plain(), "seed": self.job.seed}
+            extra = {
+                "history": history.to_plain(),
+                "seed": self.job.seed,
+                "config": config_to_dict(self.job.config),
+            }
             state = TrainingState(step=done, weights=weights, optimizer=optimizer, extra=extra)
             write_state(folder / STATE_FOLDER, state)
             if any(self.best.iterdir()):

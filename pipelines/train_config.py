@@ -45,6 +45,7 @@ class TrainConfig:
     weights, gradients and optimizer state.
     precision: `bfloat16` runs the matrix products in it (autocast); weights and optimizer stay float32.
     gradient_checkpointing: layers are computed again in the backward pass instead of kept.
+    compile: `torch.compile` for what a layer does beside attention; needs a compiler, pays on GPUs only.
     max_failures: how often a lost worker, node or task may start the training again from its last
     checkpoint; -1 for ever. Errors that would come again (wrong settings, a loss that is not finite, a full
     disk) end it at once.
@@ -67,6 +68,7 @@ class TrainConfig:
     strategy: Literal["ddp", "fsdp2"] = "ddp"
     precision: Literal["float32", "bfloat16"] = "float32"
     gradient_checkpointing: bool = False
+    compile: bool = False
     max_failures: int = 3
     validation_rows: int = 1_000
     validate_every: int = 1_500
@@ -83,6 +85,10 @@ class TrainConfig:
         for name in ("validation_rows", "num_lanes", "cpus_per_worker", "gpus_per_worker"):
             require(getattr(self, name) >= 0, f"{name} must not be negative")
         require(self.max_failures >= -1, "max_failures must be at least -1 (no limit)")
+        require(
+            not (self.compile and self.strategy == "fsdp2"),
+            "compile does not go with strategy fsdp2",
+        )
         require(
             self.validation_rows > 0 or (self.keep == "last" and self.early_stopping.patience == 0),
             "keep=best and early_stopping need held-out rows; raise validation_rows",

@@ -75,6 +75,8 @@ class _Worker:
             check_decoder_is_causal(model, self.idle_batch)
         if config.gradient_checkpointing:
             model.enable_gradient_checkpointing()
+        if config.compile:
+            model.compile_blocks()
         self.checkpoints = Checkpoints(job.storage)
         state = self.checkpoints.latest(best=best if rank == 0 else None)
         self.first_step = state.step if state else 0

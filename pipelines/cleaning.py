@@ -9,7 +9,6 @@ from html.parser import HTMLParser
 
 # C0 and C1 controls except white space, lone surrogates, the byte-order mark and non-characters.
 _CONTROL = re.compile("[\x00-\x08\x0e-\x1f\x7f-\x84\x86-\x9f\ud800-\udfff\ufeff\ufffe\uffff]")
-_SPACE = re.compile(r"\s+")
 # Elements whose content is no text, and those that stand within a line, where no space belongs.
 _NO_TEXT = frozenset({"script", "style", "template"})
 _INLINE = frozenset(
@@ -42,12 +41,14 @@ def clean(text: str) -> str:
     Controls go first: one between a letter and its accent would keep them apart, and a second cleaning would
     give another text.
     """
-    return _SPACE.sub(" ", normalise(text)).strip()
+    return " ".join(normalise(text).split())
 
 
 def normalise(text: str) -> str:
     """Control characters removed and NFC; white space stays, for whoever looks for paragraphs."""
-    return unicodedata.normalize("NFC", _CONTROL.sub("", text))
+    if not text.isprintable():  # what is printable holds no control, and most texts are
+        text = _CONTROL.sub("", text)
+    return unicodedata.normalize("NFC", text)
 
 
 def unescape_entities(text: str) -> str:

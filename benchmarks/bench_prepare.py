@@ -13,7 +13,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import resource
 import subprocess
 import sys
 import tempfile
@@ -66,6 +65,12 @@ class _WorkerWatch(threading.Thread):
                     continue
 
 
+def peak_mib() -> float:
+    """This process's largest resident set so far; getrusage would count the parent's from before the exec."""
+    status = Path("/proc/self/status").read_text(encoding="ascii")
+    return int(status.partition("VmHWM:")[2].split()[0]) / 1024
+
+
 def measure(source: str, num_cpus: int) -> dict[str, float]:
     """One run of prepare in this process."""
     import ray
@@ -76,7 +81,7 @@ def measure(source: str, num_cpus: int) -> dict[str, float]:
     from pipelines.storage import Location
 
     ray.init(num_cpus=num_cpus, include_dashboard=False, log_to_driver=False, logging_level="ERROR")
-    idle_mib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    idle_mib = peak_mib()
     watch = _WorkerWatch()
     watch.start()
     with tempfile.TemporaryDirectory(prefix="bench-prepare-") as workspace:
@@ -93,7 +98,7 @@ def measure(source: str, num_cpus: int) -> dict[str, float]:
         "shards": len(manifest.shards),
         "wall_s": wall_s,
         "driver_idle_mib": idle_mib,
-        "driver_peak_mib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
+        "driver_peak_mib": peak_mib(),
         "worker_peak_mib": watch.peak_bytes / 2**20,
     }
 

@@ -14,7 +14,7 @@ _AGENTS_END_S = 150
 # A file whose appearance tells that the stage is at work.
 _MOMENTS = {
     "prepare, reading": "corpus/_started.json",
-    "prepare, second collection": "documents/_exchange/*.parquet",
+    "prepare, second collection": "documents/_exchange/rows/*",
     "start": "start/_started.json",
     "tokenize": "tokens/part-*.parquet",
     "train, before the first checkpoint": "encoder/_started.json",

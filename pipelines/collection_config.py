@@ -8,6 +8,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+_OWN_COLUMNS = ("row_id", "doc_id", "text", "title")
+
 
 def require(condition: bool, message: str) -> None:
     """Refuses a setting: ValueError with the message when the condition does not hold."""
@@ -71,6 +73,7 @@ class CollectionConfig:
 
     input: a file, folder, glob or URL of Parquet, JSONL, CSV, TSV or plain text (one text per line).
     id_column: None derives the id from the text, so it does not depend on order or sharding.
+    keep_columns: further columns, as text, to filter by and to show when searching.
     html: `keep` leaves mark-up as it is, `entities` resolves `&amp;` and the like, `strip` also removes tags.
     min_chars, max_chars: shorter and longer texts are set aside and counted.
     num_shards: 0 chooses a power of two from the input's size (one shard per 64 MiB, at least 8).
@@ -83,6 +86,7 @@ class CollectionConfig:
     text_column: str = "text"
     id_column: str | None = None
     title_column: str | None = None
+    keep_columns: tuple[str, ...] = ()
     html: Literal["keep", "entities", "strip"] = "keep"
     sentences: SentenceConfig | None = None
     languages: LanguageConfig | None = None
@@ -96,11 +100,17 @@ class CollectionConfig:
     def __post_init__(self) -> None:
         require(1 <= self.min_chars <= self.max_chars, "min_chars must be between 1 and max_chars")
         require(0 <= self.num_shards <= 2**20, "num_shards must be between 0 (automatic) and 1048576")
+        taken = sorted(set(self.keep_columns) & set(_OWN_COLUMNS))
+        require(
+            not taken, f"keep_columns must not name {', '.join(taken)}: prepare writes columns of that name"
+        )
+        require(len(set(self.keep_columns)) == len(self.keep_columns), "keep_columns names a column twice")
 
     @property
     def columns(self) -> list[str]:
         """The columns that are read, each once, the text first."""
-        return list(dict.fromkeys(c for c in (self.text_column, self.id_column, self.title_column) if c))
+        own = (self.text_column, self.id_column, self.title_column)
+        return list(dict.fromkeys(c for c in (*own, *self.keep_columns) if c))
 
     @property
     def checks_ids(self) -> bool:

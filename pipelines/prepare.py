@@ -7,7 +7,7 @@ input, equal texts always meet in one task, and any run of rows is a random samp
 them, where asked for: equal ids and near-duplicates, each by one more exchange. The driver sees names and
 counts only.
 
-Output: `part-*.parquet` (row_id int64, doc_id, text, title string) and `dropped/` with every text set aside
+Output: `part-*.parquet` (row_id int64, doc_id, text, title and kept columns string) and `dropped/` with every text set aside
 and why. `row_id >> 32` is the shard, the low 32 bits the row in it. A file set aside as a whole has one row
 in `dropped/`, without a row number: bad_file.
 """
@@ -182,7 +182,14 @@ class _Passes:
                 num_buckets=self.num_shards,
                 by_id=self.config.id_column is not None,
             )
-        work = Gatherer(self.stage.folder, parts, losers, unique=self._unique, bands=bands)
+        work = Gatherer(
+            self.stage.folder,
+            parts,
+            losers,
+            unique=self._unique,
+            bands=bands,
+            keep_columns=self.config.keep_columns,
+        )
         return self._run("gather", self._shards("shard"), work, "de-duplicate")
 
     def thin(self, gathered: Sequence[ShardRecord]) -> list[ShardRecord]:
@@ -192,7 +199,7 @@ class _Passes:
         matcher = BandMatcher(parts, self._place(_LOST_ROWS), num_buckets=self.num_shards)
         matched = self._run("match", self._shards("bucket"), matcher, "near-duplicates")
         losers = self._merged(_LOST_ROWS, [record.name for record in matched if record.num_rows])
-        work = Thinner(self.stage.folder, losers, unique=self._unique)
+        work = Thinner(self.stage.folder, losers, unique=self._unique, keep_columns=self.config.keep_columns)
         return self._run("thin", self._shards("shard"), work, "write")
 
     def _lost_ids(self, read: Sequence[ShardRecord]) -> list[Location]:

@@ -17,11 +17,9 @@ from pipelines.exchange import read_bucket
 from pipelines.manifest import ShardRecord
 from pipelines.near_duplicates import VERDICT_SCHEMA, BandMaker
 from pipelines.parquet import ROWS_PER_SHARD_BITS, write_parquet
-from pipelines.row_tables import ROW_SCHEMA, dropped_rows, first_of_equal, merge_copies
+from pipelines.row_tables import ROW_SCHEMA, dropped_rows, first_of_equal, merge_copies, output_table
 from pipelines.shards import ShardFunction
 from pipelines.storage import Location
-
-OUTPUT_COLUMNS = ("row_id", "doc_id", "text", "title")
 
 
 class Gatherer:
@@ -39,9 +37,10 @@ class Gatherer:
         *,
         unique: Location,
         bands: BandMaker | None,
+        keep_columns: Sequence[str],
     ):
         self.folder, self.parts, self.losers = folder, parts, losers
-        self.unique, self.bands = unique, bands
+        self.unique, self.bands, self.keep_columns = unique, bands, keep_columns
 
     def __call__(self) -> ShardFunction:
         """The task."""
@@ -69,7 +68,7 @@ class Gatherer:
         counts = {"duplicate": num_found - num_lost - rows.num_rows, "equal_id": num_lost}
         named = {f"dropped_{reason}": count for reason, count in counts.items() if count}
         if self.bands is None:
-            digest = write_parquet(self.folder / f"{name}.parquet", rows.select(OUTPUT_COLUMNS))
+            digest = write_parquet(self.folder / f"{name}.parquet", output_table(rows, self.keep_columns))
         else:
             digest = write_parquet(self.unique / f"{name}.parquet", rows.drop_columns(["bucket", "copies"]))
             named["band_parts"] = self.bands.write(name, rows)
@@ -89,8 +88,16 @@ class Gatherer:
 class Thinner:
     """Makes the task that writes one shard without its near-duplicates, `{"shard": number}`."""
 
-    def __init__(self, folder: Location, losers: Sequence[Location], *, unique: Location):
+    def __init__(
+        self,
+        folder: Location,
+        losers: Sequence[Location],
+        *,
+        unique: Location,
+        keep_columns: Sequence[str],
+    ):
         self.folder, self.losers, self.unique = folder, losers, unique
+        self.keep_columns = keep_columns
 
     def __call__(self) -> ShardFunction:
         """The task."""
@@ -109,7 +116,7 @@ class Thinner:
         rows = rows.filter(pa.array(kept))
         first_id = shard << ROWS_PER_SHARD_BITS
         row_ids = pa.array(np.arange(first_id, first_id + rows.num_rows, dtype=np.int64))
-        rows = rows.set_column(0, "row_id", row_ids).select(OUTPUT_COLUMNS)
+        rows = output_table(rows.set_column(0, "row_id", row_ids), self.keep_columns)
         digest = write_parquet(self.folder / f"{name}.parquet", rows)
         counts = {"dropped_near_duplicate": num_lost} if num_lost else {}
         return ShardRecord(name=name, num_rows=rows.num_rows, digest=digest, counts=counts)

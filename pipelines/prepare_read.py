@@ -21,7 +21,15 @@ from pipelines.inputs import InputFile
 from pipelines.manifest import ShardRecord
 from pipelines.parquet import write_parquet
 from pipelines.part_buffer import PartBuffer
-from pipelines.row_tables import DROPPED_SCHEMA, ROW_SCHEMA, bucket_of, dropped_rows, merge_copies, table_of
+from pipelines.row_tables import (
+    DROPPED_SCHEMA,
+    ROW_SCHEMA,
+    bucket_of,
+    dropped_rows,
+    merge_copies,
+    pack_columns,
+    table_of,
+)
 from pipelines.rows import EXCERPT_CHARS, RowBatch, read_piece
 from pipelines.shards import ShardFunction
 from pipelines.storage import Location
@@ -92,13 +100,16 @@ class _Output:
         kept: list[tuple[Any, ...]] = []
         dropped: list[tuple[Any, ...]] = [(name, b.row, None, b.reason, b.excerpt) for b in batch.bad]
         raws = batch.columns[config.text_column]
-        for row, raw, doc_id, title in zip(batch.rows, raws, ids, titles, strict=True):
+        packed = [
+            pack_columns({key: batch.columns[key][i] for key in config.keep_columns}) for i in range(num_rows)
+        ]
+        for row, raw, doc_id, title, columns in zip(batch.rows, raws, ids, titles, packed, strict=True):
             for text in texts_of(raw, doc_id, config):
                 if text.reason:
                     dropped.append((name, row, text.doc_id, text.reason, text.text[:EXCERPT_CHARS]))
                 else:
                     bucket = bucket_of(text.hash, self.num_shards)
-                    kept.append((bucket, text.hash, text.doc_id, title, text.text, name, row, 1))
+                    kept.append((bucket, text.hash, text.doc_id, title, columns, text.text, name, row, 1))
         rows = table_of(kept, ROW_SCHEMA)
         self.rows.add(rows)
         if config.checks_ids:

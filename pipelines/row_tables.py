@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import json
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -13,13 +14,15 @@ from numpy.typing import NDArray
 from pipelines.rows import EXCERPT_CHARS
 from pipelines.texts import HASH_BYTES
 
-# A kept text on its way to its shard; `copies` rows of the same id and text were found, itself included.
+# A kept text on its way to its shard; `copies` rows of the same id and text were found, itself included, and
+# `columns` are the further columns that are kept, as JSON.
 ROW_SCHEMA = pa.schema(
     [
         ("bucket", pa.int32()),
         ("hash", pa.binary(HASH_BYTES)),
         ("doc_id", pa.string()),
         ("title", pa.string()),
+        ("columns", pa.string()),
         ("text", pa.string()),
         ("file", pa.string()),
         ("row", pa.int64()),
@@ -36,7 +39,8 @@ DROPPED_SCHEMA = pa.schema(
     ]
 )
 # File and row come last: which of two equal rows stays shows in `dropped/` alone.
-_ORDER = ("hash", "doc_id", "title", "file", "row")
+_ORDER = ("hash", "doc_id", "title", "columns", "file", "row")
+_OUTPUT_COLUMNS = ("row_id", "doc_id", "text", "title")
 
 
 def bucket_of(key: bytes, num_buckets: int) -> int:
@@ -53,7 +57,7 @@ def table_of(rows: Sequence[tuple[Any, ...]], schema: pa.Schema) -> pa.Table:
 
 
 def in_order(rows: pa.Table) -> pa.Table:
-    """Rows of ROW_SCHEMA by hash, then id, title, file and row: the first of equal ones is to be kept."""
+    """Rows of ROW_SCHEMA by hash, then id, title, columns, file and row: the first of equal ones is to be kept."""
     return rows.sort_by([(column, "ascending") for column in _ORDER])
 
 
@@ -85,3 +89,18 @@ def dropped_rows(rows: pa.Table, reason: str) -> pa.Table:
     reasons = pa.array([reason] * rows.num_rows, pa.string())
     columns = [rows.column("file"), rows.column("row"), rows.column("doc_id"), reasons, excerpt]
     return pa.table(columns, schema=DROPPED_SCHEMA)
+
+
+def pack_columns(values: Mapping[str, str | None]) -> str | None:
+    """The kept columns of a row as one value; None without any."""
+    return json.dumps(values, ensure_ascii=False, sort_keys=True) if values else None
+
+
+def output_table(rows: pa.Table, keep_columns: Sequence[str]) -> pa.Table:
+    """What is written of rows with their row ids: id, text, title and the kept columns, unpacked."""
+    output = rows.select(_OUTPUT_COLUMNS)
+    if keep_columns:
+        unpacked = [json.loads(value) for value in rows.column("columns").to_pylist()]
+        for name in keep_columns:
+            output = output.append_column(name, pa.array([row[name] for row in unpacked], pa.string()))
+    return output

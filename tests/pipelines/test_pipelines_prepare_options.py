@@ -10,9 +10,11 @@ from prepare_builders import counts_add_up, dropped_of, run, table_of, texts_of
 
 from pipelines import exchange, inputs, part_buffer
 from pipelines.cleaning import strip_html, unescape_entities
-from pipelines.collection_config import LanguageConfig, NearDuplicateConfig, SentenceConfig
+from pipelines.collection import read_shard
+from pipelines.collection_config import CollectionConfig, LanguageConfig, NearDuplicateConfig, SentenceConfig
 from pipelines.errors import InputError
 from pipelines.near_duplicates import band_shape, ngrams
+from pipelines.storage import Location
 
 pytestmark = pytest.mark.usefixtures("_without_ray")
 
@@ -232,3 +234,31 @@ def test_rows_of_bad_form_are_set_aside_with_file_row_and_reason(tmp_path):
         ("c.parquet", 2, "invalid_utf8"),
         ("d.parquet", 1, "too_long"),
     ]
+
+
+@pytest.mark.parametrize("ending", ["jsonl", "parquet", "csv"])
+def test_kept_columns_stay_with_their_row_as_text(tmp_path, ending):
+    rows = [(f"id-{i}", f"a text {i}", None if i == 3 else f"y{i}", f'"{i}') for i in range(9)]
+    source = write_rows(tmp_path / f"in.{ending}", rows, columns=("id", "text", "year", "lang"))
+    kept = ("year", "lang")
+    manifest, _ = run(source, tmp_path / "w", id_column="id", keep_columns=kept)
+    found = pa.concat_tables(
+        [
+            read_shard(Location.parse(tmp_path / "w") / "corpus", s.name, ["doc_id", *kept])
+            for s in manifest.shards
+        ]
+    ).to_pylist()
+    wanted = {row[0]: row[2:] for row in rows}
+    empty = (None, "") if ending == "csv" else (None,)
+    assert len(found) == len(rows)
+    for row in found:
+        year, lang = wanted[row["doc_id"]]
+        assert row["year"] == year or (year is None and row["year"] in empty)
+        assert row["lang"] == lang
+
+
+def test_kept_columns_that_prepare_writes_itself_are_refused():
+    with pytest.raises(ValueError, match="must not name title"):
+        CollectionConfig(keep_columns=("title",))
+    with pytest.raises(ValueError, match="twice"):
+        CollectionConfig(keep_columns=("year", "year"))

@@ -7,9 +7,9 @@ input, equal texts always meet in one task, and any run of rows is a random samp
 them, where asked for: equal ids and near-duplicates, each by one more exchange. The driver sees names and
 counts only.
 
-Output: `part-*.parquet` (row_id int64; doc_id, text, title and kept columns string) and `dropped/` with every
-text set aside and why. `row_id >> 32` is the shard, the low 32 bits the row in it. A file set aside as a whole
-has one row in `dropped/`, without a row number: bad_file.
+Output: `part-*.parquet` (row_id int64; doc_id, text, title and kept columns string) and `dropped/` with
+every text set aside and why. `row_id >> 32` is the shard, the low 32 bits the row in it. A file set aside as
+a whole has one row in `dropped/`, without a row number: bad_file.
 """
 
 from __future__ import annotations

@@ -57,7 +57,7 @@ def table_of(rows: Sequence[tuple[Any, ...]], schema: pa.Schema) -> pa.Table:
 
 
 def in_order(rows: pa.Table) -> pa.Table:
-    """Rows of ROW_SCHEMA by hash, then id, title, columns, file, row: the first of equal ones is to be kept."""
+    """Rows of ROW_SCHEMA by hash, then id, title, columns, file, row: the first of equals is to be kept."""
     return rows.sort_by([(column, "ascending") for column in _ORDER])
 
 

@@ -6,10 +6,10 @@ Sections whose code lives in another room take that room's own config class (noi
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Literal
 
 from indexing.plan import IndexConfig
 from pipelines.collection_config import CollectionConfig, require
+from pipelines.embed_config import EmbedConfig as EmbedConfig
 from pipelines.model_config import ModelConfig
 from pipelines.service.config import ServeConfig
 from pipelines.train_config import TrainConfig
@@ -30,24 +30,6 @@ class ClusterConfig:
 
     def __post_init__(self) -> None:
         require(self.num_cpus is None or self.num_cpus >= 1, "num_cpus must be at least 1")
-
-
-@dataclass(frozen=True, kw_only=True)
-class EmbedConfig:
-    """Embedding the documents. dtype is the stored one; batch_tokens bounds one forward pass."""
-
-    dtype: Literal["float16", "float32"] = "float32"
-    batch_tokens: int = 8_192
-    num_actors: int = 1
-    cpus_per_actor: float = 1.0
-    gpus_per_actor: float = 0.0
-    threads_per_actor: int = 1
-
-    def __post_init__(self) -> None:
-        for name in ("num_actors", "batch_tokens", "threads_per_actor"):
-            require(getattr(self, name) >= 1, f"{name} must be at least 1")
-        for name in ("cpus_per_actor", "gpus_per_actor"):
-            require(getattr(self, name) >= 0, f"{name} must not be negative")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -11,6 +11,7 @@ from indexing.vectors import write_vectors
 from pipelines.collection import finished_manifest, read_shard
 from pipelines.config import EmbedConfig, RunConfig
 from pipelines.config_values import config_to_dict
+from pipelines.errors import InputError
 from pipelines.manifest import Manifest, ShardRecord, StageFolder
 from pipelines.progress import Reporter
 from pipelines.shards import ShardFunction, run_shards
@@ -37,20 +38,24 @@ def embed(
     """Runs the stage for one encoder of the workspace (`encoder`, or `start` for the comparison).
 
     Raises:
-        InputError: the encoder or the documents are not finished.
+        InputError: the encoder or the documents are not finished, or embed.dim is more than there is.
     """
     encoder = finished_manifest(workspace / encoder_folder, command="train")
     documents_place = documents_folder(config, workspace)
     documents = finished_manifest(documents_place, command="prepare")
-    settings = {key: value for key, value in config_to_dict(config.embed).items() if key not in _SPEED_ONLY}
-    inputs = {"encoder": encoder.digest, "documents": documents.digest}
-    stage = StageFolder(workspace / vectors_folder, stage="vectors", config=settings, inputs=inputs)
+    dim = config.embed.dim or encoder.counts["dim"]
+    if dim > encoder.counts["dim"]:
+        raise InputError(
+            f"embed.dim is {dim}, the vectors of '{encoder_folder}' have {encoder.counts['dim']} numbers; "
+            "give fewer, or leave it out"
+        )
+    stage = vectors_stage(config, workspace / vectors_folder, encoder=encoder, documents=documents)
     num_rows = documents.counts["rows_kept"]
     if (manifest := stage.finished()) is not None:
         reporter.note(f"{vectors_folder}: up to date, {num_rows:,} vectors")
         return manifest
     stage.begin()
-    worker = _EmbedActor(workspace / encoder_folder, documents_place, stage.folder, config.embed)
+    worker = EmbedActor(workspace / encoder_folder, documents_place, stage.folder, config.embed)
     items: dict[str, dict[str, Any]] = {shard.name: {} for shard in documents.shards}
     resources = {"cpus": config.embed.cpus_per_actor, "gpus": config.embed.gpus_per_actor}
     shards = run_shards(
@@ -67,16 +72,26 @@ def embed(
     )
     written = sum(shard.num_rows for shard in shards)
     assert written == num_rows, f"{written} vectors for {num_rows} rows"
-    return stage.finish(counts={"vectors": written, "dim": encoder.counts["dim"]}, shards=shards)
+    return stage.finish(counts={"vectors": written, "dim": dim}, shards=shards)
 
 
-class _EmbedActor:
+def vectors_stage(
+    config: RunConfig, folder: Location, *, encoder: Manifest, documents: Manifest
+) -> StageFolder:
+    """The stage that embeds these documents with this encoder, as a question that may have been answered."""
+    settings = {key: value for key, value in config_to_dict(config.embed).items() if key not in _SPEED_ONLY}
+    inputs = {"encoder": encoder.digest, "documents": documents.digest}
+    return StageFolder(folder, stage="vectors", config=settings, inputs=inputs)
+
+
+class EmbedActor:
     """Makes the function that embeds one shard; the encoder is loaded once per actor."""
 
     def __init__(self, encoder: Location, documents: Location, vectors: Location, config: EmbedConfig):
         self.encoder, self.documents, self.vectors, self.config = encoder, documents, vectors, config
 
     def __call__(self) -> ShardFunction:
+        """Loads the encoder; the function that embeds one shard of the documents."""
         config = self.config
         torch.set_num_threads(config.threads_per_actor)
         device = "cuda" if config.gpus_per_actor else "cpu"
@@ -92,7 +107,7 @@ class _EmbedActor:
                     target.filesystem,
                     target.path,
                     table.column("row_id").to_numpy(),
-                    vectors,
+                    config.form.apply(vectors),
                     dtype=config.dtype,
                 )
             return ShardRecord(name=name, num_rows=table.num_rows, digest=place.sha256())

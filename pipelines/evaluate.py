@@ -48,6 +48,11 @@ def evaluate(config: RunConfig, workspace: Location, *, reporter: Reporter) -> M
     tasks = [_read_task(task) for task in config.evaluate.tasks]
     index = finished_manifest(workspace / "index", command="index")
     encoder = finished_manifest(workspace / "encoder", command="train")
+    if index.inputs["encoder"] != encoder.digest:
+        raise InputError(
+            f"'{workspace / 'index'}' was built with another encoder; "
+            "run `tsdae embed` and `tsdae index` first"
+        )
     start = finished_manifest(workspace / "start", command="train")
     documents_place = documents_folder(config, workspace)
     documents = finished_manifest(documents_place, command="prepare")
@@ -72,6 +77,7 @@ def evaluate(config: RunConfig, workspace: Location, *, reporter: Reporter) -> M
         stage.folder,
         config.evaluate.top_k,
         config.index.metric,
+        config.embed.form,
     )
     cells = {
         cell_name(i, j): {"task": task, "system": system}

@@ -2,39 +2,35 @@
 
 from __future__ import annotations
 
-import tempfile
-from collections.abc import Iterator
+import io
 from dataclasses import asdict
-from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
-import ray
 from numpy.typing import NDArray
-from ray.exceptions import RayError
 
-from indexing.build import add_vectors, check_unique_ids, train_index, tune_search
-from indexing.exact import exact_search, normalize_rows
-from indexing.plan import IndexConfig, IndexPlan, plan_index
-from indexing.store import IndexMetadata, save_index
-from indexing.vectors import read_vectors
+from indexing.index_metadata import IndexMetadata
+from indexing.plan import SearchParams, plan_index
+from indexing.store import CURRENT_FILE, DELETED_FILE
 from pipelines.collection import finished_manifest
 from pipelines.config import RunConfig
 from pipelines.config_values import config_to_dict
 from pipelines.embed import documents_folder
-from pipelines.manifest import Manifest, StageFolder
+from pipelines.index_build import Build, Source, build_version
+from pipelines.index_versions import VersionedStage, switch
+from pipelines.manifest import Manifest
 from pipelines.progress import Reporter
-from pipelines.shards import user_error_in
 from pipelines.storage import Location
-from tsdae_core.hashing import fold_key, keyed_permutation
 
 INDEX_FOLDER = "index"
-# Deep enough that equal scores at place 10 are known (see indexing.hits.recall_at).
-_EXACT_DEPTH = 100
 
 
-def build_index(config: RunConfig, workspace: Location, *, reporter: Reporter) -> Manifest:
-    """Runs the stage unless it is finished; writes `index/`.
+def build_index(
+    config: RunConfig, workspace: Location, *, reporter: Reporter, anew: bool = False
+) -> Manifest:
+    """Runs the stage unless it is finished; writes a version below `index/` and switches to it.
+
+    anew: build although it is finished, which leaves deleted rows out and merges what was added (compaction).
 
     Raises:
         InputError: vectors or encoder are not finished.
@@ -42,97 +38,84 @@ def build_index(config: RunConfig, workspace: Location, *, reporter: Reporter) -
     """
     vectors = finished_manifest(workspace / "vectors", command="embed")
     encoder = finished_manifest(workspace / "encoder", command="train")
-    documents = documents_folder(config, workspace)
-    documents_digest = finished_manifest(documents, command="prepare").digest
-    inputs = {"vectors": vectors.digest, "encoder": encoder.digest, "documents": documents_digest}
-    settings = config_to_dict(config.index) | {"documents": documents.name}
-    stage = StageFolder(workspace / INDEX_FOLDER, stage="index", config=settings, inputs=inputs)
-    if (manifest := stage.finished()) is not None:
+    place = documents_folder(config, workspace)
+    documents = finished_manifest(place, command="prepare")
+    stage = index_stage(config, workspace, encoder=encoder, documents=documents, vectors=vectors)
+    if (manifest := stage.finished()) is not None and not anew:
+        _mend_pointer(stage.folder, manifest)
         reporter.note(
             f"index: up to date, {manifest.facts['factory']} over {manifest.counts['vectors']:,} vectors"
         )
         return manifest
-    plan = plan_index(vectors.counts["vectors"], vectors.counts["dim"], config.index)
+    deleted = read_deleted(place, documents)
+    plan = plan_index(vectors.counts["vectors"] - len(deleted), vectors.counts["dim"], config.index)
     reporter.note(f"index: {plan.factory} for {plan.num_vectors:,} vectors ({'; '.join(plan.reasons)})")
-    stage.begin()
-    build: Any = ray.remote(num_cpus=1)(cast(Any, _build))  # ray's types know positional arguments only
-    task = build.remote(
-        workspace / "vectors",
-        [shard.name for shard in vectors.shards],
-        plan,
-        config.index,
-        encoder_fingerprint=str(encoder.facts["encoder_fingerprint"]),
-        documents_digest=documents_digest,
-        output=stage.folder,
-    )
-    with reporter.track("index", total=1, unit="index") as progress:
-        try:
-            files, metadata = ray.get(task)
-        except RayError as error:
-            raise user_error_in(error) or error from error
-        progress.advance()
-    reporter.note(
-        f"index: recall@10 {metadata.recall_at_10:.4f} against exact search, {metadata.search_params}"
-    )
-    facts = {
-        "factory": metadata.factory,
-        "recall_at_10": metadata.recall_at_10,
-        "search_params": asdict(metadata.search_params),
-        "documents": documents.name,
-    }
-    return stage.finish(
-        counts={"vectors": metadata.num_vectors, "dim": metadata.dim}, files=files, facts=facts
-    )
-
-
-def _build(
-    vectors: Location,
-    names: list[str],
-    plan: IndexPlan,
-    config: IndexConfig,
-    *,
-    encoder_fingerprint: str,
-    documents_digest: str,
-    output: Location,
-) -> tuple[dict[str, str], IndexMetadata]:
-    """The task: train on a sample, add shard by shard, tune against exact search, store."""
-
-    def blocks() -> Iterator[tuple[NDArray[np.int64], NDArray[np.float32]]]:
-        for name in names:
-            row_ids, rows = read_vectors(vectors.filesystem, (vectors / f"{name}.parquet").path)
-            yield row_ids, normalize_rows(rows) if plan.metric == "cosine" else rows
-
-    index = train_index(_sample(blocks(), plan.num_train_vectors, plan), plan)
-    for row_ids, rows in blocks():
-        add_vectors(index, row_ids, rows)
-    check_unique_ids(index)
-    queries = _sample(blocks(), min(config.num_query_sample, plan.num_vectors), plan)
-    exact = exact_search(queries, blocks(), _EXACT_DEPTH)
-    tuned = tune_search(index, queries, exact, plan, config)
-    metadata = IndexMetadata(
+    about = IndexMetadata(
         factory=plan.factory,
         metric=plan.metric,
         dim=plan.dim,
         num_vectors=plan.num_vectors,
-        search_params=tuned.params,
-        recall_at_10=tuned.recall_at_10,
-        target_recall_at_10=config.target_recall_at_10,
-        encoder_fingerprint=encoder_fingerprint,
-        documents_digest=documents_digest,
+        search_params=SearchParams(),
+        recall_at_10=None,
+        target_recall_at_10=config.index.target_recall_at_10,
+        encoder_fingerprint=str(encoder.facts["encoder_fingerprint"]),
+        documents_digest=documents.digest,
+        encoder_dim=encoder.counts["dim"],
+        normalized=config.embed.normalize,
     )
-    with tempfile.TemporaryDirectory(prefix="tsdae-index-") as folder:
-        save_index(Path(folder), index, metadata)
-        files = output.upload_folder(Path(folder))
-    return files, metadata
+    sources = [
+        Source(folder=workspace / "vectors", name=shard.name, num_rows=shard.num_rows, digest=shard.digest)
+        for shard in vectors.shards
+    ]
+    stage.begin()
+    build = Build(
+        work=stage.work, output=stage.version, plan=plan, config=config.index, about=about, deleted=deleted
+    )
+    files, metadata = build_version(build, stage, sources, reporter=reporter)
+    reporter.note(f"index: {measured(metadata)}")
+    counts = {"vectors": metadata.num_vectors, "dim": metadata.dim}
+    return stage.finish_version(counts=counts, files=files, facts=facts_of(metadata, place.name))
 
 
-def _sample(
-    blocks: Iterator[tuple[NDArray[np.int64], NDArray[np.float32]]], num_rows: int, plan: IndexPlan
-) -> NDArray[np.float32]:
-    """About `num_rows` vectors float32[m, d], an equal share of every shard, rows chosen by a keyed order."""
-    taken = [np.empty((0, plan.dim), np.float32)]
-    for i, (row_ids, rows) in enumerate(blocks):
-        share = -(-num_rows * len(row_ids) // plan.num_vectors)
-        order = keyed_permutation(len(row_ids), fold_key("index sample", plan.seed), i)
-        taken.append(rows[np.sort(order[:share])])
-    return np.concatenate(taken)
+def index_stage(
+    config: RunConfig, workspace: Location, *, encoder: Manifest, documents: Manifest, vectors: Manifest
+) -> VersionedStage:
+    """The stage that indexes these vectors, as a question that may have been answered."""
+    inputs = {"vectors": vectors.digest, "encoder": encoder.digest, "documents": documents.digest}
+    settings = config_to_dict(config.index) | {"documents": documents_folder(config, workspace).name}
+    return VersionedStage(workspace / INDEX_FOLDER, stage="index", config=settings, inputs=inputs)
+
+
+def read_deleted(place: Location, documents: Manifest) -> NDArray[np.int64]:
+    """Row ids of the documents that were deleted, sorted."""
+    if DELETED_FILE not in documents.files:
+        return np.empty(0, np.int64)
+    deleted: NDArray[np.int64] = np.load(io.BytesIO((place / DELETED_FILE).read_bytes()))
+    return deleted
+
+
+def facts_of(metadata: IndexMetadata, documents: str) -> dict[str, Any]:
+    """What the manifest tells of an index beside counts and files."""
+    return {
+        "factory": metadata.factory,
+        "recall_at_10": metadata.recall_at_10,
+        "recall_at_100": metadata.recall_at_100,
+        "search_params": asdict(metadata.search_params),
+        "documents": documents,
+        "size_bytes": metadata.size_bytes,
+        "num_segments": len(metadata.segments),
+        "num_deleted": metadata.num_deleted,
+    }
+
+
+def measured(metadata: IndexMetadata) -> str:
+    """One line on the quality of an index, for people."""
+    settings = ", ".join(f"{key} {value}" for key, value in asdict(metadata.search_params).items() if value)
+    deep = "" if metadata.recall_at_100 is None else f", recall@100 {metadata.recall_at_100:.4f}"
+    return f"recall@10 {metadata.recall_at_10:.4f}{deep} against exact search ({settings or 'exhaustive'})"
+
+
+def _mend_pointer(index: Location, manifest: Manifest) -> None:
+    """Sets the pointer again where a copy of the workspace lost it."""
+    if "version" in manifest.facts and not (index / CURRENT_FILE).exists():
+        switch(index, str(manifest.facts["version"]))

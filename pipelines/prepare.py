@@ -28,7 +28,7 @@ from pipelines.equal_ids import IdChecker
 from pipelines.errors import InputError
 from pipelines.exchange import merge_parts, merge_rounds
 from pipelines.inputs import InputFile, Piece, check_files, find_files, plan_pieces
-from pipelines.manifest import Manifest, ShardRecord, StageFolder, stable_hash
+from pipelines.manifest import Manifest, ShardRecord, StageFolder, read_manifest, stable_hash
 from pipelines.near_duplicates import BandMaker, BandMatcher
 from pipelines.parquet import ROWS_PER_SHARD_BITS as ROWS_PER_SHARD_BITS
 from pipelines.parquet import write_parquet as write_parquet
@@ -71,12 +71,27 @@ def prepare(
     if kept_unchanged and (manifest := stage.finished()) is not None:
         reporter.note(f"{name}: up to date, {manifest.counts['rows_kept']:,} rows")
         return manifest
+    refuse_to_lose_growth(stage.folder)
     row_groups = check_files(files, config.columns, skip_bad=config.on_bad_file == "skip")
     pieces = plan_pieces(files, row_groups)
     reporter.note(f"{name}: reading {len(files):,} files from {config.input}")
     with stage.removed_on_user_error():
         stage.begin()
         return _run(stage, config, files, pieces, reporter)
+
+
+def refuse_to_lose_growth(folder: Location) -> None:
+    """Documents that were added to a collection later are not in its input.
+
+    Raises:
+        InputError: the collection would be made anew without them.
+    """
+    manifest = read_manifest(folder)
+    if manifest is not None and manifest.facts.get("grown"):
+        raise InputError(
+            f"documents were added to or deleted from '{folder}' since it was prepared, and its input or "
+            f"settings have changed: bring that input up to date and remove '{folder}', or go back to them"
+        )
 
 
 def _run(

@@ -14,6 +14,7 @@ from pipelines.config import RunConfig
 from pipelines.embed import embed
 from pipelines.errors import InputError
 from pipelines.evaluate import evaluate
+from pipelines.grow import recover
 from pipelines.index_stage import build_index
 from pipelines.lookup import build_lookup
 from pipelines.prepare import prepare
@@ -38,12 +39,23 @@ def run_stages(names: Sequence[str], config: RunConfig, *, reporter: Reporter) -
     """
     workspace = Location.parse(config.workspace)
     with only_one(workspace), connected(config):
+        recover(workspace)
         for number, name in enumerate(names, 1):
             if len(names) > 1:
                 reporter.note(f"[{number}/{len(names)}] {name}")
             started_s = time.monotonic()
             _STAGES[name](config, workspace, reporter)
             reporter.note(f"  {name} took {time.monotonic() - started_s:.0f} s")
+
+
+def run_alone(
+    work: Callable[[RunConfig, Location, Reporter], object], config: RunConfig, *, reporter: Reporter
+) -> None:
+    """Does something to a finished run on its cluster, while no other run is at work in the workspace."""
+    workspace = Location.parse(config.workspace)
+    with only_one(workspace), connected(config):
+        recover(workspace)
+        work(config, workspace, reporter)
 
 
 def _prepare(config: RunConfig, workspace: Location, reporter: Reporter) -> None:

@@ -20,7 +20,7 @@ from indexing.exact import exact_search, normalize_rows
 from indexing.hits import NO_HIT, Hits
 from indexing.plan import Metric
 from indexing.store import open_index
-from indexing.vectors import read_vectors
+from indexing.vectors import VectorForm, read_vectors
 from pipelines.collection import iterate_shards, read_rows
 from pipelines.errors import InputError
 from pipelines.manifest import Manifest, ShardRecord
@@ -64,6 +64,7 @@ class EvaluationTask:
     output: Location
     top_k: int
     metric: Metric
+    form: VectorForm
 
     def __call__(self) -> ShardFunction:
         """The function that runs one cell, for `run_shards`."""
@@ -128,7 +129,7 @@ def measures_for(top_k: int) -> list[Measure]:
 
 
 def _exact(task: EvaluationTask, system: System, queries: list[str]) -> Hits:
-    vectors = task.comparable(_encode(task.workspace / system.encoder, queries))
+    vectors = task.comparable(task.form.apply(_encode(task.workspace / system.encoder, queries)))
     return exact_search(vectors, task.blocks(system.vectors), task.top_k)
 
 

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.console import Console
 
+from pipelines.cli import index as index_commands
 from pipelines.cli.noise import noise
 from pipelines.cli.options import DEFAULT_WORKSPACE, Workspace
 from pipelines.cli.search import rerank, search
@@ -98,10 +99,7 @@ def embed(config: ConfigPath, overrides: Overrides = None) -> None:
     _stages(["embed"], config, overrides)
 
 
-@app.command()
-def index(config: ConfigPath, overrides: Overrides = None) -> None:
-    """Build the FAISS index over the vectors and measure its recall against exact search."""
-    _stages(["index"], config, overrides)
+index_commands.register(app)
 
 
 @app.command()

@@ -7,7 +7,7 @@ import pyarrow as pa
 import pytest
 
 from indexing.evaluation.tasks import RetrievalTask
-from indexing.vectors import write_vectors
+from indexing.vectors import VectorForm, write_vectors
 from pipelines.errors import InputError
 from pipelines.manifest import Manifest, ShardRecord
 from pipelines.prepare import write_parquet
@@ -27,7 +27,7 @@ def task(tmp_path):
     manifest = Manifest(
         stage="documents", fingerprint="", config={}, inputs={}, counts={"rows_kept": 2}, shards=(shard,)
     )
-    return EvaluationTask(place, place / "documents", manifest, place / "report", 2, "cosine")
+    return EvaluationTask(place, place / "documents", manifest, place / "report", 2, "cosine", VectorForm())
 
 
 @pytest.mark.parametrize(("metric", "best"), [("cosine", 0), ("inner_product", 1)])

@@ -1,0 +1,368 @@
+"""Building one version of an index on Ray: sample, train once, fill by group, merge or keep shards, measure.
+
+A group is some consecutive files of vectors; its task fills a copy of the trained index, and finds the exact
+neighbours of the query sample among its own rows on the way. The driver holds names only. A finished group
+has a receipt, so an interrupted build goes on with the first unfinished one.
+"""
+
+from __future__ import annotations
+
+import io
+import math
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, TypeAlias, cast
+
+import numpy as np
+import ray
+from numpy.typing import NDArray
+from ray.exceptions import RayError
+
+from indexing.build import (
+    add_vectors,
+    check_unique_ids,
+    merge_files_on_disk,
+    merge_indexes,
+    train_index,
+    tune_search,
+)
+from indexing.exact import exact_search, normalize_rows
+from indexing.faiss_library import LISTS_SUFFIX, FaissIndex, read_faiss_file, write_faiss_file
+from indexing.hits import Hits, merge_hits
+from indexing.index_config import IndexConfig, format_bytes
+from indexing.index_metadata import IndexInput, IndexMetadata
+from indexing.plan import IndexPlan, SearchParams
+from indexing.store import INDEX_FILE, save_index, segment_file
+from indexing.vectors import read_vectors
+from pipelines.index_versions import VersionedStage
+from pipelines.manifest import ShardRecord
+from pipelines.progress import Reporter
+from pipelines.shards import ShardFunction, run_shards, user_error_in
+from pipelines.storage import Location
+from tsdae_core.hashing import fold_key, keyed_hash
+
+TRAINED_FILE = "trained.faiss"
+_QUERIES_FILE = "queries.npz"
+# Deep enough for recall@100 without the query's own row, and for ties at the last place.
+_EXACT_DEPTH = 130
+# More rows than this in one group would leave a cluster idle at the end of a build.
+_MAX_ROWS_PER_GROUP = 1_000_000
+
+_Ids: TypeAlias = NDArray[np.int64]
+_Vectors: TypeAlias = NDArray[np.float32]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Source:
+    """One file of vectors: its folder, name without suffix, rows and sha256."""
+
+    folder: Location
+    name: str
+    num_rows: int
+    digest: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Build:
+    """What every task of a build knows. Picklable.
+
+    about: the metadata as far as it is known before the build.
+    deleted: row ids that are left out.
+    """
+
+    work: Location
+    output: Location
+    plan: IndexPlan
+    config: IndexConfig
+    about: IndexMetadata
+    deleted: _Ids = field(default_factory=lambda: np.empty(0, np.int64))
+
+    def rows(self, sources: Sequence[Source]) -> Iterator[tuple[_Ids, _Vectors]]:
+        """Row ids and vectors of every source, ready for inner product."""
+        for source in sources:
+            ids, rows = read_vectors(
+                source.folder.filesystem, (source.folder / f"{source.name}.parquet").path
+            )
+            if len(self.deleted):
+                kept = ~np.isin(ids, self.deleted)
+                ids, rows = ids[kept], rows[kept]
+            yield ids, normalize_rows(rows) if self.plan.metric == "cosine" else rows
+
+
+def build_version(
+    build: Build, stage: VersionedStage, sources: Sequence[Source], *, reporter: Reporter
+) -> tuple[dict[str, str], IndexMetadata]:
+    """Builds into `build.output`; returns sha256 by file and the metadata.
+
+    Raises:
+        ValueError: the recall target cannot be met, a row id occurs twice, or the layout needs more memory
+            than `index.build_memory`.
+    """
+    groups = group_sources(sources, build.plan, build.config)
+    if not (build.work / TRAINED_FILE).exists():
+        samples = [_remote(_sample).remote(build, group) for group in groups]
+        _get(_remote(_train).remote(build, *samples))
+    items = {f"group-{i:05d}": {"sources": group} for i, group in enumerate(groups)}
+    total = sum(source.num_rows for source in sources)
+    filled = run_shards(
+        stage,
+        "fill",
+        items,
+        _Filling(build),
+        reporter=reporter,
+        label="index",
+        unit="vectors",
+        total_units=total,
+    )
+    inputs = tuple(IndexInput(name=s.name, digest=s.digest, num_rows=s.num_rows) for s in sources)
+    found: tuple[dict[str, str], IndexMetadata] = _get(
+        _remote(_assemble).remote(build, list(items), inputs, sum(record.num_rows for record in filled))
+    )
+    return found
+
+
+def group_sources(sources: Sequence[Source], plan: IndexPlan, config: IndexConfig) -> list[list[Source]]:
+    """Consecutive sources in groups that one task can hold; a function of sizes and settings alone.
+
+    Raises:
+        ValueError: one merged index, or one graph, would be larger than `index.build_memory`.
+    """
+    size = plan.num_vectors * plan.bytes_per_vector
+    if config.layout == "merged" and not plan.mergeable:
+        if size > config.build_memory_bytes:
+            raise ValueError(
+                f"a graph over {plan.num_vectors:,} vectors needs {format_bytes(size)}, "
+                f"index.build_memory is {config.build_memory}: raise it, "
+                "set index.layout=sharded, or use another index.factory"
+            )
+        return [list(sources)]
+    if config.layout == "merged" and size > config.build_memory_bytes and not _merges_on_disk(plan):
+        raise ValueError(
+            f"the merged index needs {format_bytes(size)}, index.build_memory is {config.build_memory}: "
+            "raise it, set index.layout=sharded, or use plain inverted lists such as IVF4096,SQ8"
+        )
+    row_bytes = plan.bytes_per_vector + 4 * plan.dim
+    limit = max(1, min(_MAX_ROWS_PER_GROUP, config.build_memory_bytes // row_bytes))
+    groups: list[list[Source]] = [[]]
+    rows = 0
+    for source in sources:
+        if groups[-1] and rows + source.num_rows > limit:
+            groups.append([])
+            rows = 0
+        groups[-1].append(source)
+        rows += source.num_rows
+    return groups
+
+
+def _merges_on_disk(plan: IndexPlan) -> bool:
+    return plan.nlist > 0 and not plan.factory.startswith("IDMap") and "fs" not in plan.factory.split(",")[-1]
+
+
+def _remote(function: Any) -> Any:
+    return ray.remote(num_cpus=1)(cast(Any, function))  # ray's types know positional arguments only
+
+
+def _get(reference: Any) -> Any:
+    try:
+        return ray.get(reference)
+    except RayError as error:
+        raise user_error_in(error) or error from error
+
+
+def _sample(build: Build, sources: Sequence[Source]) -> tuple[_Ids, _Vectors, _Ids, _Vectors]:
+    """Rows of a group that may be in the training sample and in the query sample: ids and vectors of each."""
+    wanted = (build.plan.num_train_vectors, build.config.num_query_sample)
+    keys = (_key("train", build), _key("queries", build))
+    found: list[list[tuple[_Ids, _Vectors]]] = [[], []]
+    for ids, rows in build.rows(sources):
+        for taken, count, key in zip(found, wanted, keys, strict=True):
+            chosen = _lowest(ids, key, share=_generous_share(count, build.plan.num_vectors))
+            taken.append((ids[chosen], rows[chosen]))
+    train, queries = (_together(parts, build.plan.dim) for parts in found)
+    return (*train, *queries)
+
+
+def _train(build: Build, *samples: tuple[_Ids, _Vectors, _Ids, _Vectors]) -> None:
+    """Trains on the rows with the smallest hashes of all, and writes the query sample."""
+    train_ids, train_rows = _together([(s[0], s[1]) for s in samples], build.plan.dim)
+    query_ids, queries = _together([(s[2], s[3]) for s in samples], build.plan.dim)
+    chosen = _smallest(query_ids, _key("queries", build), build.config.num_query_sample)
+    _write_arrays(build.work / _QUERIES_FILE, ids=query_ids[chosen], vectors=queries[chosen])
+    chosen = _smallest(train_ids, _key("train", build), build.plan.num_train_vectors)
+    index = train_index(train_rows[chosen], build.plan)
+    with (build.work / TRAINED_FILE).write_atomically() as target, _local_file(target, write=True) as path:
+        write_faiss_file(index, path)
+
+
+@dataclass(frozen=True)
+class _Filling:
+    """Makes the function that fills the index of one group."""
+
+    build: Build
+
+    def __call__(self) -> ShardFunction:
+        return self._fill
+
+    def _fill(self, name: str, spec: Mapping[str, Any]) -> ShardRecord:
+        build = self.build
+        with _local_file(build.work / TRAINED_FILE) as path:
+            index = read_faiss_file(path)
+        queries, _ = _read_queries(build)
+
+        def rows() -> Iterator[tuple[_Ids, _Vectors]]:
+            for ids, vectors in build.rows(spec["sources"]):
+                add_vectors(index, ids, vectors)
+                yield ids, vectors
+
+        exact = exact_search(queries, rows(), _EXACT_DEPTH)
+        check_unique_ids(index)
+        with (
+            (build.work / f"{name}.npz").write_atomically() as target,
+            _local_file(target, write=True) as path,
+            path.open("wb") as stream,
+        ):
+            np.savez(stream, ids=exact.ids, scores=exact.scores)
+        place = build.work / f"{name}.faiss"
+        with place.write_atomically() as target, _local_file(target, write=True) as path:
+            write_faiss_file(index, path)
+        return ShardRecord(name=name, num_rows=int(index.ntotal), digest=place.sha256())
+
+
+def _assemble(
+    build: Build, groups: Sequence[str], inputs: tuple[IndexInput, ...], num_rows: int
+) -> tuple[dict[str, str], IndexMetadata]:
+    """Merges or keeps the groups, chooses the search settings, writes the version."""
+    assert num_rows == build.plan.num_vectors, f"{num_rows} rows filled, {build.plan.num_vectors} planned"
+    queries, own_ids = _read_queries(build)
+    exact = merge_hits([_read_exact(build, name) for name in groups], _EXACT_DEPTH)
+    with tempfile.TemporaryDirectory(prefix="tsdae-index-") as temporary:
+        folder = Path(temporary)
+        parts = _parts(build, groups, folder)
+        tuned = tune_search(
+            [read_faiss_file(part, mmap=True) if isinstance(part, Path) else part for part in parts],
+            queries,
+            exact,
+            build.plan,
+            build.config,
+            own_ids=own_ids,
+        )
+        metadata = _described(build, inputs, tuned.params, tuned.recall_at_10, tuned.recall_at_100)
+        metadata = save_index(folder, parts, metadata)
+        with _local_file(build.work / TRAINED_FILE) as path:
+            (folder / TRAINED_FILE).write_bytes(path.read_bytes())
+        return build.output.upload_folder(folder), metadata
+
+
+def _parts(build: Build, groups: Sequence[str], folder: Path) -> list[FaissIndex | Path]:
+    """The merged index, or the files of the groups copied into the folder."""
+    if build.config.layout == "merged":
+        size = build.plan.num_vectors * build.plan.bytes_per_vector
+        if size > build.config.build_memory_bytes and len(groups) > 1:
+            return [_merged_on_disk(build, groups, folder)]
+        return [merge_indexes(_load_group(build, name) for name in groups)]
+    parts: list[FaissIndex | Path] = []
+    for number, name in enumerate(groups):
+        path = folder / segment_file(number, num_segments=len(groups))
+        with _local_file(build.work / f"{name}.faiss") as source:
+            path.write_bytes(source.read_bytes())
+        parts.append(path)
+    return parts
+
+
+def _merged_on_disk(build: Build, groups: Sequence[str], folder: Path) -> FaissIndex:
+    with tempfile.TemporaryDirectory(prefix="tsdae-parts-") as temporary:
+        paths = []
+        for name in groups:
+            path = Path(temporary) / f"{name}.faiss"
+            with _local_file(build.work / f"{name}.faiss") as source:
+                path.symlink_to(source) if build.work.is_local else source.rename(path)
+            paths.append(path)
+        with _local_file(build.work / TRAINED_FILE) as source:
+            trained = read_faiss_file(source)
+        return merge_files_on_disk(trained, paths, (folder / INDEX_FILE).with_suffix(LISTS_SUFFIX))
+
+
+def _load_group(build: Build, name: str) -> FaissIndex:
+    with _local_file(build.work / f"{name}.faiss") as path:
+        return read_faiss_file(path)
+
+
+def _described(
+    build: Build,
+    inputs: tuple[IndexInput, ...],
+    params: SearchParams,
+    recall_at_10: float,
+    recall_at_100: float | None,
+) -> IndexMetadata:
+    return replace(
+        build.about,
+        search_params=params,
+        recall_at_10=recall_at_10,
+        recall_at_100=recall_at_100,
+        inputs=inputs,
+    )
+
+
+def _write_arrays(place: Location, **arrays: NDArray[Any]) -> None:
+    data = io.BytesIO()
+    np.savez(data, **cast(Any, arrays))
+    place.write_bytes(data.getvalue())
+
+
+def _read_queries(build: Build) -> tuple[_Vectors, _Ids]:
+    with _local_file(build.work / _QUERIES_FILE) as path, np.load(path) as arrays:
+        return arrays["vectors"], arrays["ids"]
+
+
+def _read_exact(build: Build, name: str) -> Hits:
+    with _local_file(build.work / f"{name}.npz") as path, np.load(path) as arrays:
+        return Hits(arrays["ids"], arrays["scores"])
+
+
+def _key(purpose: str, build: Build) -> int:
+    return fold_key(f"index {purpose}", build.plan.seed)
+
+
+def _generous_share(count: int, total: int) -> float:
+    """A share of the rows that holds `count` of them for all but certain, so that few are carried around."""
+    return 1.0 if count >= total else min(1.0, (count + 6 * math.sqrt(count) + 10) / total)
+
+
+def _lowest(ids: _Ids, key: int, *, share: float) -> NDArray[np.bool_]:
+    if share >= 1:
+        return np.ones(len(ids), dtype=np.bool_)
+    return keyed_hash(key, ids) < np.uint64(int(share * 2**64))
+
+
+def _smallest(ids: _Ids, key: int, count: int) -> _Ids:
+    """Places of the `count` rows with the smallest hashes, in the order of their ids."""
+    chosen = np.argsort(keyed_hash(key, ids), kind="stable")[:count]
+    return chosen[np.argsort(ids[chosen], kind="stable")]
+
+
+def _together(parts: Sequence[tuple[_Ids, _Vectors]], dim: int) -> tuple[_Ids, _Vectors]:
+    ids = [np.empty(0, np.int64), *(part[0] for part in parts)]
+    rows = [np.empty((0, dim), np.float32), *(part[1] for part in parts)]
+    return np.concatenate(ids), np.concatenate(rows)
+
+
+@contextmanager
+def _local_file(place: Location, *, write: bool = False) -> Iterator[Path]:
+    """The file where FAISS and numpy can open it; a remote one is fetched before or stored after."""
+    if place.is_local:
+        yield place.local_path
+        return
+    with tempfile.TemporaryDirectory(prefix="tsdae-") as folder:
+        path = Path(folder) / place.name
+        if not write:
+            with path.open("wb") as target, place.filesystem.open_input_stream(place.path) as stream:
+                while piece := stream.read(1 << 20):
+                    target.write(piece)
+        yield path
+        if write:
+            with place.open_output() as target, path.open("rb") as stream:
+                while piece := stream.read(1 << 20):
+                    target.write(piece)

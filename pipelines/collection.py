@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Iterator, Sequence
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
+from indexing.store import DELETED_FILE
 from pipelines.errors import InputError
 from pipelines.manifest import Manifest, read_manifest
 from pipelines.prepare import ROWS_PER_SHARD_BITS
@@ -67,6 +70,20 @@ def read_rows(
 
 
 def iterate_shards(folder: Location, manifest: Manifest, columns: Sequence[str]) -> Iterator[pa.Table]:
-    """One table per shard, in shard order."""
+    """One table per shard, in shard order, without the rows that were deleted later."""
+    deleted = read_deleted(folder, manifest)
     for shard in manifest.shards:
-        yield read_shard(folder, shard.name, columns)
+        if len(deleted) == 0:
+            yield read_shard(folder, shard.name, columns)
+            continue
+        table = read_shard(folder, shard.name, list(dict.fromkeys([*columns, "row_id"])))
+        kept = pc.invert(pc.is_in(table.column("row_id"), pa.array(deleted)))
+        yield table.filter(kept).select(list(columns))
+
+
+def read_deleted(place: Location, documents: Manifest) -> NDArray[np.int64]:
+    """Row ids of the documents that were deleted, sorted."""
+    if DELETED_FILE not in documents.files:
+        return np.empty(0, np.int64)
+    deleted: NDArray[np.int64] = np.load(io.BytesIO((place / DELETED_FILE).read_bytes()))
+    return deleted

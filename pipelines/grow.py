@@ -12,26 +12,25 @@ import hashlib
 import io
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-import ray
 from numpy.typing import NDArray
 
 from indexing.store import DELETED_FILE, VERSIONS_FOLDER
-from pipelines.collection import finished_manifest, iterate_shards, read_shard
+from pipelines.collection import finished_manifest, iterate_shards, read_deleted, read_shard
 from pipelines.config import RunConfig
 from pipelines.embed import EmbedActor, documents_folder, vectors_stage
 from pipelines.errors import InputError
 from pipelines.index_segments import grown_version
-from pipelines.index_stage import INDEX_FOLDER, facts_of, index_stage, read_deleted
+from pipelines.index_stage import INDEX_FOLDER, facts_of, index_stage
 from pipelines.index_versions import current_version, next_version, remove_old_versions, switch
 from pipelines.manifest import MANIFEST_NAME, Manifest, ShardRecord
 from pipelines.prepare import ROWS_PER_SHARD_BITS, prepare, write_parquet
 from pipelines.progress import Reporter
-from pipelines.shards import shard_name
+from pipelines.shards import finish_task, shard_name, start_task
 from pipelines.storage import Location
 
 _WORK = "_growth"
@@ -70,7 +69,7 @@ def add_documents(config: RunConfig, workspace: Location, source: str, *, report
     )
     fresh = read_shard(workspace / _WORK / "documents", staged.shards[0].name, _COLUMNS)
     deleted = read_deleted(state.place, state.documents)
-    fresh, replaced = _compared(state, fresh, deleted)
+    fresh, replaced = _compared(state, fresh)
     if fresh.num_rows == 0:
         (workspace / _WORK).delete()
         reporter.note("index: nothing to add, every document is there already")
@@ -108,7 +107,7 @@ def delete_documents(
     for table in iterate_shards(state.place, state.documents, ["row_id", "doc_id"]):
         is_wanted = pc.is_in(table.column("doc_id"), wanted)
         found += [table.filter(is_wanted).column("row_id").to_numpy()]
-    gone = np.setdiff1d(np.concatenate(found), deleted)
+    gone = np.unique(np.concatenate(found))
     if len(gone) == 0:
         raise InputError(
             f"none of the {len(wanted)} document ids is in the index, the first is '{wanted[0]}'"
@@ -150,20 +149,14 @@ def _state(config: RunConfig, workspace: Location) -> _State:
     return _State(place, encoder, documents, vectors, index)
 
 
-def _compared(
-    state: _State, fresh: pa.Table, deleted: NDArray[np.int64]
-) -> tuple[pa.Table, NDArray[np.int64]]:
+def _compared(state: _State, fresh: pa.Table) -> tuple[pa.Table, NDArray[np.int64]]:
     """The documents that are new or have changed, and the row ids of those that they replace."""
     new_ids = fresh.column("doc_id")
     contents = {row["doc_id"]: (row["text"], row["title"]) for row in fresh.to_pylist()}
     unchanged: set[str] = set()
     replaced: list[int] = []
-    gone = pa.array(deleted, pa.int64())
     for table in iterate_shards(state.place, state.documents, _COLUMNS):
-        is_here = pc.and_(
-            pc.is_in(table.column("doc_id"), new_ids.combine_chunks()),
-            pc.invert(pc.is_in(table.column("row_id"), gone)),
-        )
+        is_here = pc.is_in(table.column("doc_id"), new_ids.combine_chunks())
         for row in table.filter(is_here).to_pylist():
             if contents[row["doc_id"]] == (row["text"], row["title"]):
                 unchanged.add(row["doc_id"])
@@ -189,9 +182,8 @@ def _embed(config: RunConfig, workspace: Location, documents: Location, name: st
     def embed_one() -> ShardRecord:
         return actor()(name, {})
 
-    settings = config.embed
-    remote: Any = ray.remote(num_cpus=settings.cpus_per_actor, num_gpus=settings.gpus_per_actor)
-    record: ShardRecord = ray.get(remote(embed_one).remote())
+    cpus, gpus = config.embed.cpus_per_actor, config.embed.gpus_per_actor
+    record: ShardRecord = finish_task(start_task(embed_one, cpus=cpus, gpus=gpus))
     return record
 
 
@@ -226,9 +218,9 @@ def _commit(
     vectors = replace(vectors, fingerprint=answered.fingerprint, inputs=answered.inputs)
     stage = index_stage(config, workspace, encoder=state.encoder, documents=documents, vectors=vectors)
     target = stage.folder / VERSIONS_FOLDER / next_version(stage.folder)
-    build: Any = ray.remote(num_cpus=1)(cast(Any, grown_version))
-    files, metadata = ray.get(
-        build.remote(current_version(stage.folder), target, workspace / "vectors", deleted, added, documents)
+    present = current_version(stage.folder)
+    files, metadata = finish_task(
+        start_task(grown_version, present, target, workspace / "vectors", deleted, added, documents)
     )
     index = replace(
         state.index,

@@ -17,9 +17,7 @@ from pathlib import Path
 from typing import Any, TypeAlias, cast
 
 import numpy as np
-import ray
 from numpy.typing import NDArray
-from ray.exceptions import RayError
 
 from indexing.build import (
     add_vectors,
@@ -40,7 +38,7 @@ from indexing.vectors import read_vectors
 from pipelines.index_versions import VersionedStage
 from pipelines.manifest import ShardRecord
 from pipelines.progress import Reporter
-from pipelines.shards import ShardFunction, run_shards, user_error_in
+from pipelines.shards import ShardFunction, finish_task, run_shards, start_task
 from pipelines.storage import Location
 from tsdae_core.hashing import fold_key, keyed_hash
 
@@ -103,8 +101,8 @@ def build_version(
     """
     groups = group_sources(sources, build.plan, build.config)
     if not (build.work / TRAINED_FILE).exists():
-        samples = [_remote(_sample).remote(build, group) for group in groups]
-        _get(_remote(_train).remote(build, *samples))
+        samples = [start_task(_sample, build, group) for group in groups]
+        finish_task(start_task(_train, build, *samples))
     items = {f"group-{i:05d}": {"sources": group} for i, group in enumerate(groups)}
     total = sum(source.num_rows for source in sources)
     filled = run_shards(
@@ -118,8 +116,9 @@ def build_version(
         total_units=total,
     )
     inputs = tuple(IndexInput(name=s.name, digest=s.digest, num_rows=s.num_rows) for s in sources)
-    found: tuple[dict[str, str], IndexMetadata] = _get(
-        _remote(_assemble).remote(build, list(items), inputs, sum(record.num_rows for record in filled))
+    num_rows = sum(record.num_rows for record in filled)
+    found: tuple[dict[str, str], IndexMetadata] = finish_task(
+        start_task(_assemble, build, list(items), inputs, num_rows)
     )
     return found
 
@@ -159,17 +158,6 @@ def group_sources(sources: Sequence[Source], plan: IndexPlan, config: IndexConfi
 
 def _merges_on_disk(plan: IndexPlan) -> bool:
     return plan.nlist > 0 and not plan.factory.startswith("IDMap") and "fs" not in plan.factory.split(",")[-1]
-
-
-def _remote(function: Any) -> Any:
-    return ray.remote(num_cpus=1)(cast(Any, function))  # ray's types know positional arguments only
-
-
-def _get(reference: Any) -> Any:
-    try:
-        return ray.get(reference)
-    except RayError as error:
-        raise user_error_in(error) or error from error
 
 
 def _sample(build: Build, sources: Sequence[Source]) -> tuple[_Ids, _Vectors, _Ids, _Vectors]:

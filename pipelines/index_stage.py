@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import io
 from dataclasses import asdict
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
 from indexing.index_metadata import IndexMetadata
 from indexing.plan import SearchParams, plan_index
-from indexing.store import CURRENT_FILE, DELETED_FILE
-from pipelines.collection import finished_manifest
+from indexing.store import CURRENT_FILE
+from pipelines.collection import finished_manifest, read_deleted
 from pipelines.config import RunConfig
 from pipelines.config_values import config_to_dict
 from pipelines.embed import documents_folder
@@ -84,14 +80,6 @@ def index_stage(
     inputs = {"vectors": vectors.digest, "encoder": encoder.digest, "documents": documents.digest}
     settings = config_to_dict(config.index) | {"documents": documents_folder(config, workspace).name}
     return VersionedStage(workspace / INDEX_FOLDER, stage="index", config=settings, inputs=inputs)
-
-
-def read_deleted(place: Location, documents: Manifest) -> NDArray[np.int64]:
-    """Row ids of the documents that were deleted, sorted."""
-    if DELETED_FILE not in documents.files:
-        return np.empty(0, np.int64)
-    deleted: NDArray[np.int64] = np.load(io.BytesIO((place / DELETED_FILE).read_bytes()))
-    return deleted
 
 
 def facts_of(metadata: IndexMetadata, documents: str) -> dict[str, Any]:

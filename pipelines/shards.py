@@ -166,6 +166,24 @@ def _finish(row: dict[str, Any], function: ShardFunction) -> dict[str, Any]:
     return _answer("", item.name, json.dumps(asdict(record)))
 
 
+def start_task(function: Callable[..., Any], *arguments: Any, cpus: float = 1.0, gpus: float = 0.0) -> Any:
+    """Starts one function as a Ray task; its result comes from `finish_task`, or goes into another task."""
+    remote: Any = ray.remote(num_cpus=cpus, num_gpus=gpus)(cast(Any, function))
+    return remote.remote(*arguments)
+
+
+def finish_task(started: Any) -> Any:
+    """What a task returned.
+
+    Raises:
+        ValueError: the task raised it for the user.
+    """
+    try:
+        return ray.get(started)
+    except RayError as error:
+        raise user_error_in(error) or error from error
+
+
 def user_error_in(error: BaseException) -> ValueError | None:
     """The ValueError that a task raised for the user, dug out of Ray's wrapping; None for our own defects."""
     seen: set[int] = set()

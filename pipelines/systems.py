@@ -21,7 +21,7 @@ from indexing.hits import NO_HIT, Hits
 from indexing.plan import Metric
 from indexing.store import open_index
 from indexing.vectors import VectorForm, read_vectors
-from pipelines.collection import iterate_shards, read_rows
+from pipelines.collection import iterate_shards, read_deleted, read_rows
 from pipelines.errors import InputError
 from pipelines.manifest import Manifest, ShardRecord
 from pipelines.prepare import write_parquet
@@ -107,11 +107,13 @@ class EvaluationTask:
         return len(judged) - len(present)
 
     def blocks(self, vectors: str) -> Iterator[tuple[NDArray[np.int64], NDArray[np.float32]]]:
-        """Vectors of the documents, shard by shard, ready for inner product."""
+        """Vectors of the documents that are not deleted, shard by shard, ready for inner product."""
+        deleted = read_deleted(self.documents, self.manifest)
         for shard in self.manifest.shards:
             place = self.workspace / vectors / f"{shard.name}.parquet"
             row_ids, rows = read_vectors(place.filesystem, place.path)
-            yield row_ids, self.comparable(rows)
+            kept = ~np.isin(row_ids, deleted)
+            yield row_ids[kept], self.comparable(rows[kept])
 
     def comparable(self, vectors: NDArray[np.float32]) -> NDArray[np.float32]:
         """Vectors whose inner product is the metric: normalised for cosine, as they are otherwise."""

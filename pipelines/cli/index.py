@@ -125,10 +125,16 @@ def _change(
     work: Callable[[RunConfig, Location, Reporter], object],
 ) -> None:
     from pipelines.config_io import load_config
+    from pipelines.lookup import LOOKUP_FOLDER, build_lookup
     from pipelines.progress import Reporter
     from pipelines.run import run_alone
 
-    run_alone(work, load_config(path, overrides or []), reporter=Reporter())
+    def change(config: RunConfig, workspace: Location, reporter: Reporter) -> None:
+        work(config, workspace, reporter)
+        if (workspace / LOOKUP_FOLDER).exists():  # where texts, words and vectors are looked up by searching
+            build_lookup(config, workspace, reporter=reporter)
+
+    run_alone(change, load_config(path, overrides or []), reporter=Reporter())
 
 
 def _print_plan(config: RunConfig, rows: str | None, dim: int | None, *, has_config: bool) -> None:

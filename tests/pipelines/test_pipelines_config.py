@@ -254,7 +254,7 @@ CONFIG = st.builds(
             betas=st.tuples(st.floats(0, 1), st.floats(0, 1)),
         ),
     ),
-    index=st.builds(IndexConfig, max_bytes_per_vector=st.none() | st.integers(1, 2**40)),
+    index=st.builds(IndexConfig, memory_budget=st.none() | st.integers(1, 2**40).map(str)),
     evaluate=st.builds(
         EvaluateConfig,
         tasks=st.lists(

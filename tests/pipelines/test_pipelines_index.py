@@ -1,117 +1,47 @@
-"""Embedding, building and growing an index on a cluster, with actors and nodes that die."""
+"""Building an index by group, switching versions, growing; tasks run in this process."""
 
 import dataclasses
-import os
-import signal
-import sys
-from pathlib import Path
+import shutil
 
 import numpy as np
 import pytest
+from index_builders import NUM_DOCS, NUM_SHARDS, all_vectors, build_workspace, of, sentence, without_ray
 from pipeline_builders import quiet_reporter, write_rows
 
-import pipelines.embed
 import pipelines.grow
 import pipelines.index_build
 from indexing.exact import exact_search, normalize_rows
 from indexing.index_config import IndexConfig
 from indexing.store import open_index
-from indexing.vectors import read_vectors
-from pipelines.collection import finished_manifest, read_rows
-from pipelines.collection_config import CollectionConfig
-from pipelines.config import RunConfig
-from pipelines.embed import EmbedActor, embed
+from pipelines.collection import read_rows
+from pipelines.embed import embed
 from pipelines.embed_config import EmbedConfig
 from pipelines.errors import InputError
 from pipelines.grow import add_documents, delete_documents, recover
 from pipelines.index_stage import build_index
-from pipelines.manifest import StageFolder
 from pipelines.prepare import prepare
 from pipelines.storage import Location
 from tsdae_core.encoder import SentenceEncoder
-from tsdae_core.scratch import ScratchConfig, build_scratch_encoder, train_tokenizer
-
-NUM_DOCS, NUM_SHARDS = 600, 6
-WORDS = "red green blue cat dog tree house river stone cloud runs sleeps over under small big"
-
-
-@pytest.fixture(scope="module", autouse=True)
-def cluster():
-    """A head with two CPUs, to which a test adds a node."""
-    import ray
-    from ray import cloudpickle
-    from ray.cluster_utils import Cluster
-
-    cloudpickle.register_pickle_by_value(sys.modules[__name__])  # workers cannot import a test
-    made = Cluster(initialize_head=True, head_node_args={"num_cpus": 2, "include_dashboard": False})
-    ray.init(address=made.address, log_to_driver=False, logging_level="warning")
-    yield made
-    ray.shutdown()
-    made.shutdown()
-
-
-def sentence(number):
-    rng = np.random.default_rng(number)
-    return " ".join([*rng.choice(WORDS.split(), size=rng.integers(3, 12)), str(number)])
-
-
-def in_place(workspace, **changes):
-    """The configuration of the tests, in a workspace, with the given sections replaced."""
-    config = RunConfig(
-        workspace=str(workspace),
-        documents=CollectionConfig(
-            input=str(workspace / "input"), id_column="id", title_column="title", num_shards=NUM_SHARDS
-        ),
-        index=IndexConfig(factory="IVF8,SQ8", num_query_sample=40, target_recall_at_10=0.8),
-    )
-    return dataclasses.replace(config, **changes)
 
 
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory):
-    """A workspace with documents, an encoder, vectors and an index."""
-    workspace = tmp_path_factory.mktemp("run")
-    rows = [(f"d{i}", sentence(i), f"title {i}") for i in range(NUM_DOCS)]
-    write_rows(workspace / "input" / "rows.jsonl", rows, columns=("id", "text", "title"))
-    place, config = Location.parse(workspace), in_place(workspace)
-    reporter, _ = quiet_reporter()
-    prepare("documents", config.documents, place, reporter=reporter)
-    texts = [row[1] for row in rows]
-    shape = ScratchConfig(num_layers=1, hidden_size=32, num_heads=2, intermediate_size=32, max_tokens=32)
-    encoder = build_scratch_encoder(
-        shape, train_tokenizer(texts, vocab_size=200), pooling="mean", seed=0, texts=texts
-    )
-    encoder.save(workspace / "encoder")
-    loaded = SentenceEncoder.load(workspace / "encoder")
-    stage = StageFolder(place / "encoder", stage="encoder", config={}, inputs={})
-    files = {"model.safetensors": (place / "encoder" / "model.safetensors").sha256()}
-    stage.finish(counts={"dim": loaded.dim}, files=files, facts={"encoder_fingerprint": loaded.fingerprint()})
-    embed(config, place, reporter=reporter)
-    build_index(config, place, reporter=reporter)
-    return workspace
+    folder = tmp_path_factory.mktemp("run")
+    build_workspace(folder, with_index=True)
+    return folder
+
+
+@pytest.fixture(autouse=True)
+def _here(monkeypatch):
+    without_ray(monkeypatch)
 
 
 @pytest.fixture
 def workspace(finished, tmp_path):
     """A copy of the finished workspace, for a test to change."""
-    import shutil
-
     shutil.copytree(finished, tmp_path / "run")
     (tmp_path / "input").symlink_to(finished / "input")
     return tmp_path / "run"
-
-
-def of(finished, workspace, **changes):
-    """The configuration of the finished run, for a copy of it."""
-    return dataclasses.replace(in_place(finished, **changes), workspace=str(workspace))
-
-
-def all_vectors(workspace, folder="vectors"):
-    place = Location.parse(workspace / folder)
-    parts = [
-        read_vectors(place.filesystem, info.path) for info in place.files() if info.path.endswith("parquet")
-    ]
-    return np.concatenate([ids for ids, _ in parts]), np.concatenate([rows for _, rows in parts])
 
 
 def found_texts(workspace, queries, k=3):
@@ -120,81 +50,6 @@ def found_texts(workspace, queries, k=3):
     hits = open_index(workspace / "index").search(encoder.encode(queries), k)
     rows = [read_rows(Location.parse(workspace / "documents"), ids[ids >= 0], ["text"]) for ids in hits.ids]
     return [[row["text"] for row in found] for found in rows]
-
-
-class DyingActor(EmbedActor):
-    """Kills its own process in the middle of a shard, the first time."""
-
-    def __call__(self):
-        work, mark = super().__call__(), Path(self.vectors.path) / "_died"
-
-        def dying(name, spec):
-            record = work(name, spec)
-            if name == "part-00002" and not mark.exists():
-                mark.touch()
-                os.kill(os.getpid(), signal.SIGKILL)
-            return record
-
-        return dying
-
-
-def test_a_killed_actor_loses_and_doubles_nothing(finished, workspace, monkeypatch):
-    monkeypatch.setattr(pipelines.embed, "EmbedActor", DyingActor)
-    reporter, _ = quiet_reporter()
-    manifest = embed(
-        of(finished, workspace), Location.parse(workspace), reporter=reporter, vectors_folder="again"
-    )
-    assert (workspace / "again" / "_died").exists()
-    assert manifest.digest == finished_manifest(Location.parse(finished / "vectors"), command="embed").digest
-    ids, _ = all_vectors(workspace, "again")
-    assert len(np.unique(ids)) == len(ids) == NUM_DOCS
-
-
-class NodeKiller(EmbedActor):
-    """Waits in the middle of the work until the other node is gone, wherever it runs itself."""
-
-    def __call__(self):
-        import time
-
-        import ray
-
-        work, folder = super().__call__(), Path(self.vectors.path)
-
-        def waiting(name, spec):
-            record = work(name, spec)
-            (folder / f"_on-{ray.get_runtime_context().get_node_id()}").touch()
-            deadline = time.monotonic() + 60
-            while not (folder / "_gone").exists() and time.monotonic() < deadline:
-                time.sleep(0.05)
-            return record
-
-        return waiting
-
-
-def test_a_lost_node_loses_and_doubles_nothing(cluster, finished, workspace, monkeypatch):
-    import threading
-    import time
-
-    node = cluster.add_node(num_cpus=2)
-    cluster.wait_for_nodes()
-    folder = workspace / "again"
-
-    def remove_when_at_work():
-        deadline = time.monotonic() + 90
-        while not (folder / f"_on-{node.node_id}").exists() and time.monotonic() < deadline:
-            time.sleep(0.05)
-        cluster.remove_node(node, allow_graceful=False)
-        (folder / "_gone").touch()
-
-    killer = threading.Thread(target=remove_when_at_work)
-    killer.start()
-    monkeypatch.setattr(pipelines.embed, "EmbedActor", NodeKiller)
-    reporter, _ = quiet_reporter()
-    config = of(finished, workspace, embed=EmbedConfig(num_actors=3))
-    manifest = embed(config, Location.parse(workspace), reporter=reporter, vectors_folder="again")
-    killer.join()
-    assert (folder / f"_on-{node.node_id}").exists()
-    assert manifest.digest == finished_manifest(Location.parse(finished / "vectors"), command="embed").digest
 
 
 def test_vectors_are_cut_and_scaled_as_asked_and_so_are_queries(finished, workspace):
@@ -242,7 +97,7 @@ def test_groups_merged_in_memory_on_disk_or_not_at_all_give_the_same_hits(finish
         assert len(opened.metadata.segments) == (3 if name == "sharded" else 1)
         assert sum(one.num_rows for one in opened.metadata.inputs) == NUM_DOCS
         assert len({one.digest for one in opened.metadata.inputs}) == NUM_SHARDS
-    assert written.getvalue().count("recall@10") == 3
+    assert written.getvalue().count("recall@100") == 3
     assert sorted(path.name for path in (workspace / "index").iterdir()) == [
         "CURRENT",
         "manifest.json",

@@ -1,0 +1,125 @@
+"""Embedding while actors and nodes die: every row has one vector, the same as in an undisturbed run."""
+
+import os
+import signal
+import sys
+import threading
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+from index_builders import NUM_DOCS, all_vectors, build_workspace, in_place
+from pipeline_builders import quiet_reporter
+
+import pipelines.embed
+from pipelines.collection import finished_manifest
+from pipelines.embed import EmbedActor, embed
+from pipelines.embed_config import EmbedConfig
+from pipelines.index_stage import build_index
+from pipelines.storage import Location
+
+
+@pytest.fixture(scope="module", autouse=True)
+def cluster():
+    """A head with two CPUs, to which a test adds a node."""
+    import ray
+    from ray import cloudpickle
+    from ray.cluster_utils import Cluster
+
+    cloudpickle.register_pickle_by_value(sys.modules[__name__])  # workers cannot import a test
+    made = Cluster(initialize_head=True, head_node_args={"num_cpus": 2, "include_dashboard": False})
+    ray.init(address=made.address, log_to_driver=False, logging_level="warning")
+    yield made
+    ray.shutdown()
+    made.shutdown()
+
+
+@pytest.fixture(scope="module")
+def workspace(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("run")
+    build_workspace(folder, with_index=True)
+    return folder
+
+
+def embed_again(workspace, folder, **settings):
+    """Embeds into another folder; returns the digests of this time and of the undisturbed run."""
+    reporter, _ = quiet_reporter()
+    place = Location.parse(workspace)
+    config = in_place(workspace, embed=EmbedConfig(**settings))
+    manifest = embed(config, place, reporter=reporter, vectors_folder=folder)
+    return manifest.digest, finished_manifest(place / "vectors", command="embed").digest
+
+
+def test_an_index_built_by_tasks_is_the_one_built_in_one_process(workspace):
+    reporter, _ = quiet_reporter()
+    place = Location.parse(workspace)
+    here = finished_manifest(place / "index", command="index")
+    on_ray = build_index(in_place(workspace), place, reporter=reporter, anew=True)
+    assert on_ray.digest == here.digest
+    assert on_ray.facts["version"] != here.facts["version"]
+
+
+class DyingActor(EmbedActor):
+    """Kills its own process in the middle of a shard, the first time."""
+
+    def __call__(self):
+        work, mark = super().__call__(), Path(self.vectors.path) / "_died"
+
+        def dying(name, spec):
+            record = work(name, spec)
+            if name == "part-00002" and not mark.exists():
+                mark.touch()
+                os.kill(os.getpid(), signal.SIGKILL)
+            return record
+
+        return dying
+
+
+def test_a_killed_actor_loses_and_doubles_nothing(workspace, monkeypatch):
+    monkeypatch.setattr(pipelines.embed, "EmbedActor", DyingActor)
+    again, undisturbed = embed_again(workspace, "killed")
+    assert (workspace / "killed" / "_died").exists()
+    assert again == undisturbed
+    ids, _ = all_vectors(workspace, "killed")
+    assert len(np.unique(ids)) == len(ids) == NUM_DOCS
+
+
+class NodeKiller(EmbedActor):
+    """Waits in the middle of the work until the other node is gone, wherever it runs itself."""
+
+    def __call__(self):
+        import ray
+
+        work, folder = super().__call__(), Path(self.vectors.path)
+
+        def waiting(name, spec):
+            record = work(name, spec)
+            (folder / f"_on-{ray.get_runtime_context().get_node_id()}").touch()
+            deadline = time.monotonic() + 60
+            while not (folder / "_gone").exists() and time.monotonic() < deadline:
+                time.sleep(0.05)
+            return record
+
+        return waiting
+
+
+def test_a_lost_node_loses_and_doubles_nothing(cluster, workspace, monkeypatch):
+    node = cluster.add_node(num_cpus=2)
+    cluster.wait_for_nodes()
+    folder = workspace / "lost"
+
+    def remove_when_at_work():
+        deadline = time.monotonic() + 90
+        while not (folder / f"_on-{node.node_id}").exists() and time.monotonic() < deadline:
+            time.sleep(0.05)
+        cluster.remove_node(node, allow_graceful=False)
+        (folder / "_gone").touch()
+
+    killer = threading.Thread(target=remove_when_at_work)
+    killer.start()
+    monkeypatch.setattr(pipelines.embed, "EmbedActor", NodeKiller)
+    again, undisturbed = embed_again(workspace, "lost", num_actors=3)
+    killer.join()
+    assert (folder / f"_on-{node.node_id}").exists()
+    assert again == undisturbed

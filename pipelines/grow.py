@@ -47,12 +47,13 @@ class _State:
     documents: Manifest
     vectors: Manifest
     index: Manifest
+    columns: tuple[str, ...]
 
 
 def add_documents(config: RunConfig, workspace: Location, source: str, *, reporter: Reporter) -> Manifest:
     """Reads, cleans, embeds and indexes the documents of `source`; returns the index's manifest.
 
-    A document whose id is there already replaces the old one; with the same text and title it is left alone.
+    A document whose id is there already replaces the old one; one that is the same in every column is left.
 
     Raises:
         InputError: the index is not finished for this configuration, or the input cannot be used.
@@ -67,7 +68,7 @@ def add_documents(config: RunConfig, workspace: Location, source: str, *, report
         reporter=reporter,
         kept_unchanged=False,
     )
-    fresh = read_shard(workspace / _WORK / "documents", staged.shards[0].name, _COLUMNS)
+    fresh = read_shard(workspace / _WORK / "documents", staged.shards[0].name, state.columns)
     deleted = read_deleted(state.place, state.documents)
     fresh, replaced = _compared(state, fresh)
     if fresh.num_rows == 0:
@@ -146,24 +147,29 @@ def _state(config: RunConfig, workspace: Location) -> _State:
     index = stage.finished()
     if index is None or answered is None:
         raise InputError(f"'{stage.folder}' is not that of this configuration; run `tsdae index` first")
-    return _State(place, encoder, documents, vectors, index)
+    columns = (*_COLUMNS, *config.documents.keep_columns)
+    return _State(place, encoder, documents, vectors, index, columns)
 
 
 def _compared(state: _State, fresh: pa.Table) -> tuple[pa.Table, NDArray[np.int64]]:
     """The documents that are new or have changed, and the row ids of those that they replace."""
     new_ids = fresh.column("doc_id")
-    contents = {row["doc_id"]: (row["text"], row["title"]) for row in fresh.to_pylist()}
+    contents = {row["doc_id"]: _content(row) for row in fresh.to_pylist()}
     unchanged: set[str] = set()
     replaced: list[int] = []
-    for table in iterate_shards(state.place, state.documents, _COLUMNS):
+    for table in iterate_shards(state.place, state.documents, state.columns):
         is_here = pc.is_in(table.column("doc_id"), new_ids.combine_chunks())
         for row in table.filter(is_here).to_pylist():
-            if contents[row["doc_id"]] == (row["text"], row["title"]):
+            if contents[row["doc_id"]] == _content(row):
                 unchanged.add(row["doc_id"])
             else:
                 replaced.append(row["row_id"])
     changed = pc.invert(pc.is_in(new_ids, pa.array(sorted(unchanged), pa.string())))
     return fresh.filter(changed), np.array(sorted(replaced), np.int64)
+
+
+def _content(row: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in row.items() if name != "row_id"}
 
 
 def _store_shard(state: _State, fresh: pa.Table) -> ShardRecord:

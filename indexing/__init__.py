@@ -16,5 +16,7 @@ Works on arrays and plain files; knows nothing of torch, Ray, MLflow or training
     store           the index folder, its versions, opening it, the encoder check
     faiss_library   the only file that touches FAISS
     bm25, fusion    lexical search and rank fusion, same hits
+    filters         conditions on document columns
+    corpus_map      a sample on a plane, as SVG
     evaluation/     tasks, runs, measures, significance, report
 """

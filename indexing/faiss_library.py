@@ -244,6 +244,17 @@ def trained_digest(index: FaissIndex) -> str:
     return digest.hexdigest()
 
 
+def cluster_vectors(vectors: Float32Array, num_clusters: int, *, seed: int) -> Int64Array:
+    """k-means of float32[n, d], n >= num_clusters, on one thread: the cluster of each row, int64[n]."""
+    with faiss_threads(1):
+        means = faiss.Kmeans(
+            vectors.shape[1], num_clusters, niter=25, seed=seed, min_points_per_centroid=1, gpu=False
+        )
+        means.train(np.ascontiguousarray(vectors))
+        _, clusters = means.index.search(np.ascontiguousarray(vectors), 1)
+    return np.asarray(clusters[:, 0], dtype=np.int64)
+
+
 def write_faiss_file(index: FaissIndex, path: Path) -> None:
     """Write the index to a local file.
 

@@ -21,7 +21,8 @@ _INGEST_CPUS = 2
 
 def cpus_needed(config: RunConfig) -> int:
     """Logical CPUs below which some stage of the run would wait for ever."""
-    train = config.train.num_workers * config.train.cpus_per_worker + _INGEST_CPUS
+    trainings = [phase.train for phase in config.phases] or [config.train]
+    train = max(each.num_workers * each.cpus_per_worker for each in trainings) + _INGEST_CPUS
     embed = config.embed.num_actors * config.embed.cpus_per_actor
     return math.ceil(max(train, embed))
 

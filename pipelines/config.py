@@ -11,6 +11,7 @@ from indexing.plan import IndexConfig
 from pipelines.collection_config import CollectionConfig, require
 from pipelines.embed_config import EmbedConfig as EmbedConfig
 from pipelines.model_config import ModelConfig
+from pipelines.phase_config import PhaseConfig
 from pipelines.service.config import ServeConfig
 from pipelines.train_config import TrainConfig
 
@@ -74,7 +75,11 @@ class TrackingConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class RunConfig:
-    """Everything that a run depends on."""
+    """Everything that a run depends on.
+
+    phases: trainings one after the other, each from the encoder of the one before; then `train` is not to be
+    set, and stands for the last of them.
+    """
 
     workspace: str = "work/run"
     seed: int = 0
@@ -83,9 +88,22 @@ class RunConfig:
     documents: CollectionConfig | None = None
     model: ModelConfig = field(default_factory=ModelConfig)
     train: TrainConfig = field(default_factory=TrainConfig)
+    phases: tuple[PhaseConfig, ...] = ()
     embed: EmbedConfig = field(default_factory=EmbedConfig)
     index: IndexConfig = field(default_factory=IndexConfig)
     evaluate: EvaluateConfig = field(default_factory=EvaluateConfig)
     register: RegisterConfig = field(default_factory=RegisterConfig)
     tracking: TrackingConfig = field(default_factory=TrackingConfig)
     serve: ServeConfig = field(default_factory=ServeConfig)
+
+    def __post_init__(self) -> None:
+        if not self.phases:
+            return
+        names = [phase.name for phase in self.phases]
+        require(len(set(names)) == len(names), f"phases need different names, got {', '.join(names)}")
+        last = self.phases[-1].train
+        require(
+            self.train in (TrainConfig(), last),
+            "with phases, settings of training belong inside them (phases: [{name: ..., train: ...}])",
+        )
+        object.__setattr__(self, "train", last)

@@ -107,8 +107,8 @@ def write_epoch(config: RunConfig, output: Location, *, epoch: int, reporter: Re
     _check(config, epoch)
     workspace = Location.parse(config.workspace)
     corpus = finished_manifest(workspace / "corpus", command="prepare")
-    start = resolve_start(config, workspace, corpus, reporter=reporter)
-    tokens = tokenize(config, workspace, corpus, start, reporter=reporter)
+    start = resolve_start(config, workspace, corpus, workspace / "corpus", reporter=reporter)
+    tokens = tokenize(config, workspace, corpus, start, workspace / "corpus", reporter=reporter)
     rows = TokenRows.open(workspace, tokens)
     plan = LanePlan(
         num_rows=rows.num_rows,
@@ -203,6 +203,10 @@ def _lists(values: NDArray[np.int32], lengths: Sequence[NDArray[np.int64]]) -> p
 
 
 def _check(config: RunConfig, epoch: int) -> None:
+    if config.phases:
+        raise InputError(
+            "a recipe with phases trains from several encoders; give one training, without phases"
+        )
     if config.train.objective != "tsdae":
         raise InputError(f"objective '{config.train.objective}' has no noise; set train.objective=tsdae")
     if epoch < 0:

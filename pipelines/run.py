@@ -17,11 +17,11 @@ from pipelines.evaluate import evaluate
 from pipelines.grow import recover
 from pipelines.index_stage import build_index
 from pipelines.lookup import build_lookup
+from pipelines.phases import train_phases
 from pipelines.prepare import prepare
 from pipelines.progress import Reporter
 from pipelines.register import register
 from pipelines.storage import Location
-from pipelines.train import train
 
 _LOCK_NAME = ".lock"
 
@@ -65,7 +65,8 @@ def _prepare(config: RunConfig, workspace: Location, reporter: Reporter) -> None
 
 
 def _train(config: RunConfig, workspace: Location, reporter: Reporter) -> None:
-    train(config, workspace, finished_manifest(workspace / "corpus", command="prepare"), reporter=reporter)
+    corpus = finished_manifest(workspace / "corpus", command="prepare")
+    train_phases(config, workspace, corpus, reporter=reporter)
 
 
 def _embed(config: RunConfig, workspace: Location, reporter: Reporter) -> None:

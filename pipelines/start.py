@@ -29,9 +29,11 @@ _SAMPLE_ROWS = 50_000
 
 
 def resolve_start(
-    config: RunConfig, workspace: Location, corpus: Manifest, *, reporter: Reporter
+    config: RunConfig, workspace: Location, corpus: Manifest, corpus_folder: Location, *, reporter: Reporter
 ) -> Manifest:
     """Writes `start/`, the encoder (and its language-model head, if any) that training begins with.
+
+    `corpus` is the manifest of `corpus_folder`, which is looked at where the start is made from it.
 
     Raises:
         InputError: the named encoder cannot be loaded.
@@ -46,7 +48,7 @@ def resolve_start(
     stage.begin()
     if model.start == "scratch":
         reporter.note("start: training a tokenizer and building a new encoder")
-        encoder = _scratch(model, workspace, corpus, seed=config.seed)
+        encoder = _scratch(model, corpus_folder, corpus, seed=config.seed)
     else:
         source = str(small_encoder_path()) if model.start == "small" else model.start
         reporter.note(f"start: loading {model.start}")
@@ -64,7 +66,7 @@ def resolve_start(
             "start: WARNING: this is a tuned sentence encoder, where TSDAE works badly; start from its plain "
             "checkpoint and tune it (NLI, STS) afterwards"
         )
-    num_added = _add_words(model, encoder, workspace, corpus, reporter)
+    num_added = _add_words(model, encoder, corpus_folder, corpus, reporter)
     with tempfile.TemporaryDirectory(prefix="tsdae-start-") as folder:
         encoder.save(Path(folder), lm_head=encoder.lm_head)
         files = stage.folder.upload_folder(Path(folder))
@@ -87,14 +89,14 @@ def _inputs(model: ModelConfig, corpus: Manifest) -> dict[str, str]:
 
 
 def _add_words(
-    model: ModelConfig, encoder: SentenceEncoder, workspace: Location, corpus: Manifest, reporter: Reporter
+    model: ModelConfig, encoder: SentenceEncoder, folder: Location, corpus: Manifest, reporter: Reporter
 ) -> int:
     """Extends the vocabulary as configured; returns by how many words."""
     words: list[str] = []
     if model.add_tokens_file is not None:
         words += read_tokens(model.add_tokens_file)
     if model.mine_tokens:
-        texts = sample_texts(workspace / "corpus", corpus, _SAMPLE_ROWS)
+        texts = sample_texts(folder, corpus, _SAMPLE_ROWS)
         words += mine_tokens(
             texts, encoder.tokenizer, num_tokens=model.mine_tokens, min_count=model.mine_min_count
         )
@@ -105,8 +107,8 @@ def _add_words(
     return num_added
 
 
-def _scratch(model: ModelConfig, workspace: Location, corpus: Manifest, *, seed: int) -> SentenceEncoder:
-    texts = sample_texts(workspace / "corpus", corpus, _SAMPLE_ROWS)
+def _scratch(model: ModelConfig, folder: Location, corpus: Manifest, *, seed: int) -> SentenceEncoder:
+    texts = sample_texts(folder, corpus, _SAMPLE_ROWS)
     tokenizer = train_tokenizer(texts, vocab_size=model.scratch.vocab_size)
     encoder = build_scratch_encoder(model.scratch, tokenizer, pooling=model.pooling, seed=seed, texts=texts)
     encoder.max_tokens = min(model.max_tokens, model.scratch.max_tokens)

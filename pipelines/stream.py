@@ -206,25 +206,34 @@ class _BatchMaker:
         starts = np.cumsum([0, *(len(part) for part in by_lane)])
         steps = []
         for i in range(chunk.last_step - chunk.first_step):
-            taken = np.concatenate(
-                [
-                    np.arange(
-                        start + min(i * per_step, len(part)), start + min((i + 1) * per_step, len(part))
-                    )
-                    for start, part in zip(starts, by_lane, strict=False)
-                ]
-            )
+            of_lanes = [
+                np.arange(start + min(i * per_step, len(part)), start + min((i + 1) * per_step, len(part)))
+                for start, part in zip(starts, by_lane, strict=False)
+            ]
             step = chunk.epoch * self.plan.steps_per_epoch + chunk.first_step + i
-            parts = micro_batches(
-                self.objective,
-                tokens.take(taken),
-                row_ids[taken],
-                seed=self.plan.seed,
-                epoch=chunk.epoch,
-                max_tokens=self.max_batch_tokens,
-            )
-            steps.append(StepBatch(step, row_ids[taken], parts))
+            parts = [
+                part
+                for taken in self._whole_groups(of_lanes)
+                for part in micro_batches(
+                    self.objective,
+                    tokens.take(taken),
+                    row_ids[taken],
+                    seed=self.plan.seed,
+                    epoch=chunk.epoch,
+                    max_tokens=self.max_batch_tokens,
+                )
+            ]
+            steps.append(StepBatch(step, row_ids[np.concatenate(of_lanes)], parts))
         return steps
+
+    def _whole_groups(self, of_lanes: list[NDArray[np.int64]]) -> list[NDArray[np.int64]]:
+        """Rows that may be batched as one: all, or lane by lane where an epoch's end leaves part of a group.
+
+        So a group never spans lanes, which would make it depend on who has which lane.
+        """
+        if all(len(rows) % self.objective.group_size == 0 for rows in of_lanes):
+            return [np.concatenate(of_lanes)]
+        return of_lanes
 
 
 def micro_batches(
@@ -236,18 +245,23 @@ def micro_batches(
     epoch: int,
     max_tokens: int,
 ) -> list[Batch]:
-    """Batches of neighbouring rows with at most `max_tokens` tokens of text each; no rows, no batch."""
-    batches, start, filled = [], 0, 0
-    for end, length in enumerate(tokens.ids.lengths.tolist()):
-        if filled + length > max_tokens and end > start:
-            rows = np.arange(start, end)
-            batches.append(objective.make_batch(tokens.take(rows), row_ids[rows], seed=seed, epoch=epoch))
-            start, filled = end, 0
+    """Batches of neighbouring rows with at most `max_tokens` tokens of text each; no rows, no batch.
+
+    Rows of one group (`Objective.group_size`) stay together, whatever their length.
+    """
+    starts, filled = [0], 0
+    for row in range(0, len(row_ids), objective.group_size):
+        length = int(tokens.ids.lengths[row : row + objective.group_size].sum())
+        if filled + length > max_tokens and row > starts[-1]:
+            starts.append(row)
+            filled = 0
         filled += length
-    if len(row_ids) > start:
-        rows = np.arange(start, len(row_ids))
-        batches.append(objective.make_batch(tokens.take(rows), row_ids[rows], seed=seed, epoch=epoch))
-    return batches
+    cuts = [np.arange(start, end) for start, end in itertools.pairwise([*starts, len(row_ids)])]
+    return [
+        objective.make_batch(tokens.take(rows), row_ids[rows], seed=seed, epoch=epoch)
+        for rows in cuts
+        if len(rows)
+    ]
 
 
 def _pack(steps: Sequence[StepBatch]) -> pa.Table:

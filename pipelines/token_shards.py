@@ -35,9 +35,15 @@ _VALIDATION_KEY = "validation"
 
 
 def tokenize(
-    config: RunConfig, workspace: Location, corpus: Manifest, start: Manifest, *, reporter: Reporter
+    config: RunConfig,
+    workspace: Location,
+    corpus: Manifest,
+    start: Manifest,
+    corpus_folder: Location,
+    *,
+    reporter: Reporter,
 ) -> Manifest:
-    """Runs the stage unless it is finished.
+    """Runs the stage unless it is finished. `corpus` is the manifest of `corpus_folder`.
 
     Raises:
         InputError: the held-out rows leave nothing to train on.
@@ -54,7 +60,8 @@ def tokenize(
         return manifest
     stage.begin()
     num_rows = corpus.counts["rows_kept"]
-    worker = _TokenizerTask(workspace, share=min(0.5, config.train.validation_rows / num_rows), config=config)
+    share = min(0.5, config.train.validation_rows / num_rows)
+    worker = _TokenizerTask(workspace, corpus_folder, share=share, config=config)
     items: dict[str, dict[str, Any]] = {shard.name: {} for shard in corpus.shards}
     shards = run_shards(
         stage,
@@ -73,8 +80,8 @@ def tokenize(
 
 
 class _TokenizerTask:
-    def __init__(self, workspace: Location, *, share: float, config: RunConfig):
-        self.workspace, self.share = workspace, share
+    def __init__(self, workspace: Location, corpus: Location, *, share: float, config: RunConfig):
+        self.workspace, self.corpus, self.share = workspace, corpus, share
         self.seed = config.seed
         self.word_unit = config.model.word_unit
 
@@ -82,10 +89,10 @@ class _TokenizerTask:
         with (self.workspace / START_FOLDER).as_local_folder() as folder:
             encoder = SentenceEncoder.load(str(folder))
         tokenizer, max_tokens = encoder.tokenizer, encoder.max_tokens
-        output = self.workspace / TOKENS_FOLDER
+        output, corpus = self.workspace / TOKENS_FOLDER, self.corpus
 
         def work(name: str, _spec: Mapping[str, Any]) -> ShardRecord:
-            table = read_shard(self.workspace / "corpus", name, ["row_id", "text"])
+            table = read_shard(corpus, name, ["row_id", "text"])
             row_ids = table.column("row_id").to_numpy()
             texts = table.column("text").to_pylist()
             tokens = tokenize_texts(texts, tokenizer, max_tokens=max_tokens, word_unit=self.word_unit)

@@ -28,9 +28,7 @@ from pipelines.train_config import TrainConfig
 from pipelines.train_job import ENCODER_FOLDER, LOG_NAME, TrainJob
 from pipelines.train_run import run_training
 from tsdae_core.encoder import SentenceEncoder
-from tsdae_core.mlm import MlmConfig
 from tsdae_core.objective import build_objective
-from tsdae_core.tsdae import TsdaeConfig
 
 TRAINING_FOLDER = "training"
 _NAME_LENGTH = 16
@@ -47,14 +45,29 @@ _SPEED_ONLY = (
 )
 
 
-def train(config: RunConfig, workspace: Location, corpus: Manifest, *, reporter: Reporter) -> Manifest:
+def train(
+    config: RunConfig,
+    workspace: Location,
+    corpus: Manifest,
+    *,
+    reporter: Reporter,
+    home: Location | None = None,
+) -> Manifest:
     """Runs the stage unless it is finished; writes `encoder/`.
+
+    Args:
+        config: its `train` and `model` say what to do.
+        workspace: where `start/`, `tokens/`, `training/` and `encoder/` go.
+        corpus: manifest of the corpus.
+        reporter: progress.
+        home: the run's own workspace, with the corpus and the tracking, where it is another one (phases).
 
     Raises:
         InputError: the starting encoder, the settings or the tracking server cannot be used.
     """
-    start = resolve_start(config, workspace, corpus, reporter=reporter)
-    tokens = tokenize(config, workspace, corpus, start, reporter=reporter)
+    home = home or workspace
+    start = resolve_start(config, workspace, corpus, home / "corpus", reporter=reporter)
+    tokens = tokenize(config, workspace, corpus, start, home / "corpus", reporter=reporter)
     settings = {key: value for key, value in config_to_dict(config.train).items() if key not in _SPEED_ONLY}
     inputs = {"start": start.digest, "tokens": tokens.digest}
     stage = StageFolder(
@@ -65,7 +78,7 @@ def train(config: RunConfig, workspace: Location, corpus: Manifest, *, reporter:
         return manifest
     stage.begin()
     _remove_other_runs(workspace, keep=stage.fingerprint[:_NAME_LENGTH])
-    tracker = Tracker.of(config, workspace)
+    tracker = Tracker.of(config, home)
     run_id = tracker.open_run(
         f"train-{stage.fingerprint[:8]}",
         fingerprint=stage.fingerprint,
@@ -98,7 +111,6 @@ def _job(
     with (workspace / "start").as_local_folder() as folder:
         tokenizer = SentenceEncoder.load(str(folder)).tokenizer
     train = config.train
-    chosen: TsdaeConfig | MlmConfig = train.tsdae if train.objective == "tsdae" else train.mlm
     return TrainJob(
         config=train,
         seed=config.seed,
@@ -111,7 +123,7 @@ def _job(
             num_lanes=train.lanes,
             seed=config.seed,
         ),
-        objective=build_objective(train.objective, tokenizer=tokenizer, config=chosen),
+        objective=build_objective(train.objective, tokenizer=tokenizer, config=train.chosen),
         tracker=tracker,
         run_id=run_id,
         board=new_board(),

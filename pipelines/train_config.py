@@ -7,8 +7,13 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from pipelines.collection_config import require
+from tsdae_core.contrastive_tension import CtConfig
 from tsdae_core.mlm import MlmConfig
+from tsdae_core.objective import ObjectiveConfig
 from tsdae_core.optim import OptimConfig
+from tsdae_core.protected import ProtectedConfig
+from tsdae_core.retromae import RetromaeConfig
+from tsdae_core.simcse import SimcseConfig
 from tsdae_core.tsdae import TsdaeConfig
 
 _MAX_LANES = 64
@@ -53,9 +58,13 @@ class TrainConfig:
     keep: which encoder is the result, that of the last step or of the best validation.
     """
 
-    objective: Literal["tsdae", "mlm"] = "tsdae"
+    objective: Literal["tsdae", "mlm", "simcse", "ct", "retromae", "protected"] = "tsdae"
     tsdae: TsdaeConfig = field(default_factory=TsdaeConfig)
     mlm: MlmConfig = field(default_factory=MlmConfig)
+    simcse: SimcseConfig = field(default_factory=SimcseConfig)
+    ct: CtConfig = field(default_factory=CtConfig)
+    retromae: RetromaeConfig = field(default_factory=RetromaeConfig)
+    protected: ProtectedConfig = field(default_factory=ProtectedConfig)
     optim: OptimConfig = field(default_factory=OptimConfig)
     batch_size: int = 8
     num_steps: int = 100_000
@@ -94,8 +103,18 @@ class TrainConfig:
             "keep=best and early_stopping need held-out rows; raise validation_rows",
         )
         require(
-            self.num_lanes == 0 or self.batch_size % self.num_lanes == 0,
-            f"num_lanes ({self.num_lanes}) must divide batch_size ({self.batch_size}); 0 chooses it",
+            self.batch_size % self.group_size == 0,
+            f"batch_size ({self.batch_size}) must be a multiple of the {self.group_size} sentences of one "
+            "anchor (ct.num_negatives + 1)",
+        )
+        among = "" if self.group_size == 1 else f" over the {self.group_size} sentences of one anchor"
+        require(
+            self.num_lanes == 0 or self.batch_size // self.group_size % self.num_lanes == 0,
+            f"num_lanes ({self.num_lanes}) must divide batch_size ({self.batch_size}){among}; 0 chooses it",
+        )
+        require(
+            self.strategy == "ddp" or self.objective in ("tsdae", "mlm"),
+            f"strategy fsdp2 is for tsdae and mlm; use ddp for {self.objective}",
         )
         fitting = [str(n) for n in range(1, self.lanes + 1) if self.lanes % n == 0]
         require(
@@ -106,10 +125,27 @@ class TrainConfig:
 
     @property
     def loss_unit(self) -> str:
-        """What a loss is a mean over: `token` (target tokens) or `sentence`."""
-        return self.tsdae.loss_per if self.objective == "tsdae" else "token"
+        """What a loss is a mean over: `token` (target tokens), `sentence` or `pair`."""
+        units: dict[str, str] = {
+            "tsdae": self.tsdae.loss_per,
+            "protected": self.protected.tsdae.loss_per,
+            "simcse": "sentence",
+            "ct": "pair",
+        }
+        return units.get(self.objective, "token")
+
+    @property
+    def chosen(self) -> ObjectiveConfig:
+        """The settings of the objective in force."""
+        chosen: ObjectiveConfig = getattr(self, self.objective)
+        return chosen
+
+    @property
+    def group_size(self) -> int:
+        """Rows that belong together; a lane gives a step a multiple of it."""
+        return self.ct.num_negatives + 1 if self.objective == "ct" else 1
 
     @property
     def lanes(self) -> int:
         """The number of lanes in force: as configured, or made from the batch size."""
-        return self.num_lanes or math.gcd(self.batch_size, _MAX_LANES)
+        return self.num_lanes or math.gcd(self.batch_size // self.group_size, _MAX_LANES)

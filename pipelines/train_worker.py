@@ -40,6 +40,7 @@ from tsdae_core.lm_head import LmHead
 from tsdae_core.objective_model import ObjectiveModel
 from tsdae_core.optim import NonFiniteGradientError, learning_rate, set_learning_rate
 from tsdae_core.preflight import check_decoder_is_causal, check_decoder_uses_vector
+from tsdae_core.protected import ProtectedModel
 from tsdae_core.step import seed_step, training_step
 from tsdae_core.tsdae import TsdaeModel
 
@@ -70,9 +71,10 @@ class _Worker:
             torch.cuda.set_device(device)
         self.encoder, model = self._build()
         self.idle_batch = self._idle_batch()
-        if isinstance(model, TsdaeModel):
-            check_decoder_uses_vector(model, self.idle_batch)
-            check_decoder_is_causal(model, self.idle_batch)
+        decoding = model.tsdae if isinstance(model, ProtectedModel) else model
+        if isinstance(decoding, TsdaeModel):
+            check_decoder_uses_vector(decoding, self.idle_batch)
+            check_decoder_is_causal(decoding, self.idle_batch)
         if config.gradient_checkpointing:
             model.enable_gradient_checkpointing()
         if config.compile:
@@ -319,7 +321,7 @@ class _Worker:
             model.load_state_dict(weights)
         was_training = model.training
         model.eval()
-        head = getattr(model, "lm_head", None)
+        head = getattr(getattr(model, "tsdae", model), "lm_head", None)
         encoder.save(folder, lm_head=head if isinstance(head, LmHead) else None)
         model.train(was_training)
 

@@ -76,11 +76,15 @@ def main() -> None:
     parser.add_argument("stsb", type=Path)
     parser.add_argument("--steps", type=int, default=300)
     parser.add_argument("--batch-size", type=int, default=16)
+    parser.add_argument("--pairs", type=int, default=10_000, help="of each test, drawn by a keyed order")
     parser.add_argument("--lr", type=float, default=3e-5)
     parser.add_argument("--variants", nargs="*", default=list(VARIANTS), choices=list(VARIANTS))
     options = parser.parse_args()
     torch.set_num_threads(1)
-    tests = read_tests(options.twitter, options.stsb)
+    tests = {
+        name: [pairs[row] for row in keyed_permutation(len(pairs), 1)[: options.pairs]]
+        for name, pairs in read_tests(options.twitter, options.stsb).items()
+    }
     sentences = [row[0] for row in lines(options.twitter / "train_unlabelled.txt.gz")]
     print("start", scores(SentenceEncoder.load(options.encoder), tests), flush=True)
     for name in options.variants:

@@ -6,6 +6,7 @@ can tell apart what the plane lays on top of each other. The SVG needs nothing f
 titles show on hover. Must not know where vectors and texts come from.
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
@@ -18,7 +19,7 @@ from indexing.exact import normalize_rows
 from indexing.faiss_library import cluster_vectors
 
 WIDTH, HEIGHT, MARGIN = 960, 560, 16
-LEGEND_LINE, LEGEND_COLUMN = 20, 240
+LEGEND_LINE, LEGEND_COLUMN = 20, 300
 MAX_POINTS = 5_000
 MAX_GROUPS = 12
 LABEL_CHARS = 120
@@ -176,7 +177,7 @@ def _named_groups(values: Sequence[str | None]) -> tuple[Int64Array, tuple[str, 
 
 
 def _cluster_names(groups: Int64Array, texts: Sequence[str] | None) -> tuple[str, ...]:
-    """Three words for each cluster, those whose share of its texts is furthest above their share of all."""
+    """Three words for each cluster: in many of its texts and, by their ratio, in few of the others."""
     num_groups = int(groups.max()) + 1
     if texts is None:
         return tuple(f"cluster {number + 1}" for number in range(num_groups))
@@ -192,7 +193,10 @@ def _cluster_names(groups: Int64Array, texts: Sequence[str] | None) -> tuple[str
         for i in here:
             for word in words[i]:
                 counts[word] = counts.get(word, 0) + 1
-        shares = {word: count / len(here) - everywhere[word] / len(texts) for word, count in counts.items()}
+        shares = {
+            word: count / len(here) * math.log(count * len(texts) / (len(here) * everywhere[word]))
+            for word, count in counts.items()
+        }
         best = sorted(shares, key=lambda word: (-shares[word], word))[:3]
         names.append(", ".join(best) if best else f"cluster {number + 1}")
     return tuple(names)

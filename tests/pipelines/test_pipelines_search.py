@@ -324,3 +324,18 @@ def test_a_bad_candidate_file_is_one_line_and_code_2(
     assert part in error
     assert error.count("\n") == 1
     assert not output.exists()
+
+
+def test_the_map_of_a_workspace_shows_titles_and_colours_by_a_column(workspace):
+    from pipelines.corpus_map import workspace_map_svg
+    from pipelines.storage import Location
+
+    place = Location.parse(workspace)
+    by_column = workspace_map_svg(place, place / "corpus", column="topic")
+    assert all(f">{topic} (30)<" in by_column for topic in ("files", "network", "colour", "numbers"))
+    assert by_column.count("<title>") == 120
+    assert "<title>files 0</title>" in by_column
+    sampled = workspace_map_svg(place, place / "corpus", num_points=40)
+    assert sampled.count("<title>") == 40
+    with pytest.raises(InputError, match="no column 'mood'"):
+        workspace_map_svg(place, place / "corpus", column="mood")

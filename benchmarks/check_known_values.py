@@ -29,7 +29,7 @@ from indexing.evaluation.tables import read_table_rows
 from indexing.evaluation.text_files import find_file
 from indexing.evaluation.text_tasks import PairTask
 from indexing.evaluation.useb import askubuntu_labels, twitter_pair
-from indexing.word_vectors import read_word_vectors
+from indexing.word_vectors import STOPWORDS, read_word_vectors
 
 FILES = pyarrow.fs.LocalFileSystem()
 ASKUBUNTU = {"dev": (52.03, 65.99, 51.85, 42.12), "test": (55.99, 68.03, 53.76, 42.47)}
@@ -90,7 +90,7 @@ def twitter_values(folder: Path, glove: Path | None) -> list[tuple[str, float, f
     systems: list[tuple[str, Scorer, tuple[float, float]]] = [("BM25", BM25Scorer(), (71.9, 70.5))]
     if glove is not None:
         texts = [text for pair in task.pairs for text in (pair.left, pair.right)]
-        words = {word for text in texts for word in Tokenizer().words_of(text)}
+        words = {word for text in texts for word in Tokenizer().words_of(text)} - STOPWORDS
         vectors = read_word_vectors(glove, only=words)
         systems.append(
             (f"{glove.name}, {vectors.dim} dimensions", VectorScorer(vectors.encode), (70.1, 52.1))

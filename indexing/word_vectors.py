@@ -14,11 +14,15 @@ from collections.abc import Collection, Iterator, Sequence
 from io import BufferedReader
 from pathlib import Path
 
+import bm25s.stopwords
 import numpy as np
 
 from indexing.arrays import Float32Array
 from indexing.bm25 import Tokenizer
 
+# 179 English words that drown the others in a plain average. The averaged word vectors of
+# sentence-transformers, which the paper used, leave stop words out, too.
+STOPWORDS = frozenset(bm25s.stopwords.STOPWORDS_EN_PLUS)
 _FASTTEXT_MAGIC = (793712314).to_bytes(4, "little")
 
 

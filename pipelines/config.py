@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from indexing.plan import IndexConfig
 from pipelines.collection_config import CollectionConfig, require
 from pipelines.embed_config import EmbedConfig as EmbedConfig
+from pipelines.evaluate_config import EvaluateConfig
 from pipelines.model_config import ModelConfig
 from pipelines.phase_config import PhaseConfig
 from pipelines.service.config import ServeConfig
@@ -31,30 +32,6 @@ class ClusterConfig:
 
     def __post_init__(self) -> None:
         require(self.num_cpus is None or self.num_cpus >= 1, "num_cpus must be at least 1")
-
-
-@dataclass(frozen=True, kw_only=True)
-class TaskConfig:
-    """A retrieval task in BEIR layout: queries.jsonl and a qrels file; its documents are the collection's."""
-
-    name: str
-    folder: str
-    qrels: str = "qrels.tsv"
-
-
-@dataclass(frozen=True, kw_only=True)
-class EvaluateConfig:
-    """Evaluation: tasks over the documents, how many hits are kept, how many examples are shown."""
-
-    tasks: tuple[TaskConfig, ...] = ()
-    top_k: int = 100
-    num_examples: int = 3
-
-    def __post_init__(self) -> None:
-        require(self.top_k >= 1, "top_k must be at least 1")
-        require(self.num_examples >= 0, "num_examples must not be negative")
-        names = [task.name for task in self.tasks]
-        require(len(set(names)) == len(names), f"tasks need different names, got {', '.join(names)}")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,30 +1,37 @@
 """The evaluate stage: the encoder before and after training, its index, and BM25 beside them, on every task.
 
 Each (task, system) is a Ray task of its own, resumed one by one; per-query rows are kept, the report is made
-from them and logged to the training's MLflow run.
+from them and logged to the training's MLflow run. The index takes part in tasks over the run's documents;
+tasks that carry their own texts are scored without one.
 """
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Mapping, Sequence
-from pathlib import Path
+from dataclasses import dataclass
 from typing import Any
 
-from indexing.evaluation.report import render_html, render_markdown, report_json
-from indexing.evaluation.rows import PerQueryRow, read_rows, write_rows
+from indexing.evaluation.pair_rows import PairRow
+from indexing.evaluation.rows import PerQueryRow
 from indexing.evaluation.summary import summarise
-from indexing.evaluation.tasks import RetrievalTask, read_beir_task
+from indexing.plan import plan_index
 from pipelines.collection import finished_manifest
-from pipelines.config import RunConfig, TaskConfig
+from pipelines.compared_system import ComparedSystem
+from pipelines.comparison import mean_values, task_notes
+from pipelines.config import RunConfig
 from pipelines.embed import documents_folder, embed
 from pipelines.errors import InputError
-from pipelines.manifest import Manifest, StageFolder, stable_hash
+from pipelines.evaluation_cell import EvaluationCell, read_cell
+from pipelines.manifest import Manifest, ShardRecord, StageFolder, stable_hash
 from pipelines.progress import Reporter
-from pipelines.report_content import START, TRAINED, report_input
-from pipelines.shards import run_shards
+from pipelines.report_content import START, TRAINED, report_input, with_speed
+from pipelines.report_files import log_report, write_report
+from pipelines.report_movers import by_key
+from pipelines.shards import ShardFunction, run_shards
+from pipelines.shown import ShownQuery, read_shown
 from pipelines.storage import Location
 from pipelines.systems import EvaluationTask, System, cell_name
+from pipelines.task_source import COLLECTION_KIND, TaskSource
 from pipelines.tracking import Tracker
 
 REPORT_FOLDER = "report"
@@ -34,6 +41,18 @@ SYSTEMS = (
     System(name="after training, index", kind="index", encoder="encoder", vectors="vectors"),
     System(name="BM25", kind="bm25"),
 )
+# Two runs never measure the same speed, so what shows it does not count for the digest of the stage.
+_MEASURED_FILES = ("report.html",)
+
+
+@dataclass(frozen=True)
+class _Cell:
+    """One system on one task: the name of its files and what its Ray task needs to know."""
+
+    name: str
+    task: str
+    system: str
+    spec: Mapping[str, Any]
 
 
 def evaluate(config: RunConfig, workspace: Location, *, reporter: Reporter) -> Manifest | None:
@@ -45,7 +64,6 @@ def evaluate(config: RunConfig, workspace: Location, *, reporter: Reporter) -> M
     if not config.evaluate.tasks:
         reporter.note("evaluate: no tasks are configured (evaluate.tasks), nothing to do")
         return None
-    tasks = [_read_task(task) for task in config.evaluate.tasks]
     index = finished_manifest(workspace / "index", command="index")
     encoder = finished_manifest(workspace / "encoder", command="train")
     if index.inputs["encoder"] != encoder.digest:
@@ -56,21 +74,25 @@ def evaluate(config: RunConfig, workspace: Location, *, reporter: Reporter) -> M
     start = finished_manifest(workspace / "start", command="train")
     documents_place = documents_folder(config, workspace)
     documents = finished_manifest(documents_place, command="prepare")
+    sources = task_sources(config)
     inputs = {
         "index": index.digest,
         "encoder": encoder.digest,
         "start": start.digest,
         "documents": documents.digest,
-        "tasks": stable_hash([[task.name, task.query_ids, task.queries, task.qrels] for task in tasks]),
+        "tasks": stable_hash([[source.name, source.fingerprint()] for source in sources]),
     }
     settings = {"top_k": config.evaluate.top_k, "num_examples": config.evaluate.num_examples}
     stage = StageFolder(workspace / REPORT_FOLDER, stage="report", config=settings, inputs=inputs)
     if (manifest := stage.finished()) is not None:
         reporter.note("evaluate: up to date")
         return manifest
-    embed(config, workspace, reporter=reporter, encoder_folder="start", vectors_folder="vectors_start")
+    cells = _cells(sources, workspace)
+    if any(source.documents is not None for source in sources):
+        embed(config, workspace, reporter=reporter, encoder_folder="start", vectors_folder="vectors_start")
     stage.begin()
-    worker = EvaluationTask(
+    plan = plan_index(index.counts["vectors"], index.counts["dim"], config.index)
+    over_documents = EvaluationTask(
         workspace,
         documents_place,
         documents,
@@ -78,88 +100,94 @@ def evaluate(config: RunConfig, workspace: Location, *, reporter: Reporter) -> M
         config.evaluate.top_k,
         config.index.metric,
         config.embed.form,
+        plan.search_params_grid,
     )
-    cells = {
-        cell_name(i, j): {"task": task, "system": system}
-        for i, task in enumerate(tasks)
-        for j, system in enumerate(SYSTEMS)
-    }
-    shards = run_shards(stage, "evaluate", cells, worker, reporter=reporter, label="evaluate")
-    missing = {
-        task.name: shards[i * len(SYSTEMS)].counts["missing_documents"] for i, task in enumerate(tasks)
-    }
-    rows = [row for shard in shards for row in _rows_of(stage.folder, shard.name)]
-    files = _write_report(config, workspace, stage.folder, tasks, rows, missing)
-    scores = mean_scores(rows)
-    _log(config, workspace, stage.folder, encoder, scores)
-    return stage.finish(counts={"rows": len(rows)}, shards=shards, files=files, facts={"scores": scores})
-
-
-def mean_scores(rows: Sequence[PerQueryRow]) -> dict[str, dict[str, dict[str, float]]]:
-    """Mean over queries by task, system and measure, values in [0, 1]."""
-    scores: dict[str, dict[str, dict[str, float]]] = {}
-    for summary in summarise(rows, baseline=START):
-        for (system, measure), cell in summary.cells.items():
-            scores.setdefault(summary.task, {}).setdefault(system, {})[measure] = cell.interval.mean
-    return scores
-
-
-def _read_task(config: TaskConfig) -> RetrievalTask:
-    place = Location.parse(config.folder)
-    try:
-        return read_beir_task(place.filesystem, place.path, name=config.name, qrels_file=config.qrels)
-    except FileNotFoundError as error:
-        raise InputError(f"task '{config.name}': {error}") from error
-
-
-def _rows_of(folder: Location, name: str) -> list[PerQueryRow]:
-    place = folder / "scores" / f"{name}.parquet"
-    return read_rows(place.filesystem, place.path)
-
-
-def _write_report(
-    config: RunConfig,
-    workspace: Location,
-    folder: Location,
-    tasks: Sequence[RetrievalTask],
-    rows: Sequence[PerQueryRow],
-    missing: Mapping[str, int],
-) -> dict[str, str]:
-    content = report_input(config, workspace, folder, tasks, rows, systems=SYSTEMS, missing=missing)
-    texts = {
-        "report.json": report_json(content),
-        "report.md": render_markdown(content),
-        "report.html": render_html(content),
-    }
-    for name, text in texts.items():
-        (folder / name).write_bytes(text.encode())
-    with (folder / "per_query.parquet").write_atomically() as target:
-        write_rows(target.filesystem, target.path, list(rows))
-    return {name: (folder / name).sha256() for name in [*texts, "per_query.parquet"]}
-
-
-def _log(
-    config: RunConfig, workspace: Location, folder: Location, encoder: Manifest, scores: dict[str, Any]
-) -> None:
-    """Scores and report go to the training's run, if the tracking server has one."""
+    work = _AnyCell(over_documents, EvaluationCell(stage.folder, config.embed.threads_per_actor))
+    specs = {cell.name: cell.spec for cell in cells}
+    shards = run_shards(stage, "evaluate", specs, work, reporter=reporter, label="evaluate")
+    rows, pair_rows, shown = _read(cells, stage.folder)
+    content = report_input(
+        config, workspace, rows, pair_rows, shown, systems=SYSTEMS, notes=_notes(cells, shards)
+    )
+    names = write_report(content, stage.folder, html_only=with_speed(content, stage.folder))
+    files = {name: (stage.folder / name).sha256() for name in names if name not in _MEASURED_FILES}
+    summaries = summarise(rows, pair_rows=pair_rows, baseline=START, seed=config.seed)
+    scores = mean_values(summaries)
     tracker = Tracker.of(config, workspace)
-    run_id = tracker.find_run(encoder.fingerprint)
-    if run_id is None:
-        return
-    values = {
-        f"{_metric_part(task)}.{_metric_part(system)}.{measure}": value
-        for task, by_system in scores.items()
-        for system, by_measure in by_system.items()
-        for measure, value in by_measure.items()
-    }
-    tracker.log_metrics(run_id, [(encoder.counts["steps"], tracker.now_ms(), values)])
-    with tempfile.TemporaryDirectory(prefix="tsdae-report-") as local:
-        for name in ("report.html", "report.md", "report.json", "per_query.parquet"):
-            path = Path(local) / name
-            path.write_bytes((folder / name).read_bytes())
-            tracker.log_file(run_id, path, folder="report")
+    if (run_id := tracker.find_run(encoder.fingerprint)) is not None:
+        log_report(tracker, run_id, stage.folder, names, scores, step=encoder.counts["steps"])
+    counts = {"rows": len(rows), "pair_rows": len(pair_rows)}
+    return stage.finish(counts=counts, shards=shards, files=files, facts={"scores": scores})
 
 
-def _metric_part(name: str) -> str:
-    """A name made legal for MLflow metrics."""
-    return "".join(sign if sign.isalnum() or sign in "_-. " else "_" for sign in name)
+def task_sources(config: RunConfig) -> list[TaskSource]:
+    """The configured tasks, those over the run's documents with the place of these."""
+    documents = documents_folder(config, Location.parse(config.workspace))
+    return [
+        TaskSource(
+            name=task.name,
+            kind="beir" if task.kind == COLLECTION_KIND else task.kind,
+            place=Location.parse(task.folder),
+            split=task.split,
+            qrels=task.qrels,
+            top_k=config.evaluate.top_k,
+            documents=documents if task.kind == COLLECTION_KIND else None,
+        )
+        for task in config.evaluate.tasks
+    ]
+
+
+@dataclass(frozen=True)
+class _AnyCell:
+    """Sends each cell to the function of its kind."""
+
+    over_documents: EvaluationTask
+    own_texts: EvaluationCell
+
+    def __call__(self) -> ShardFunction:
+        collection, own = self.over_documents(), self.own_texts()
+
+        def work(name: str, spec: Mapping[str, Any]) -> ShardRecord:
+            return (own if isinstance(spec["task"], TaskSource) else collection)(name, spec)
+
+        return work
+
+
+def _cells(sources: Sequence[TaskSource], workspace: Location) -> list[_Cell]:
+    own = [
+        ComparedSystem(name=START, kind="encoder", source=str(workspace / "start")),
+        ComparedSystem(name=TRAINED, kind="encoder", source=str(workspace / "encoder")),
+        ComparedSystem(name="BM25", kind="bm25"),
+    ]
+    cells = []
+    for i, source in enumerate(sources):
+        task = source if source.documents is None else source.load_queries()
+        systems: Sequence[ComparedSystem | System] = own if source.documents is None else SYSTEMS
+        for j, system in enumerate(systems):
+            spec = {"task": task, "system": system}
+            cells.append(_Cell(cell_name(i, j), source.name, system.name, spec))
+    return cells
+
+
+def _read(
+    cells: Sequence[_Cell], folder: Location
+) -> tuple[list[PerQueryRow], list[PairRow], dict[tuple[str, str], dict[tuple[str, str], ShownQuery]]]:
+    rows: list[PerQueryRow] = []
+    pair_rows: list[PairRow] = []
+    shown = {}
+    for cell in cells:
+        found, found_pairs = read_cell(folder, cell.name, system=cell.system, task=cell.task)
+        rows += found
+        pair_rows += found_pairs
+        shown[cell.task, cell.system] = by_key(read_shown(folder / "shown" / f"{cell.name}.parquet"))
+    return rows, pair_rows, shown
+
+
+def _notes(cells: Sequence[_Cell], shards: Sequence[ShardRecord]) -> list[str]:
+    counts = {shard.name: dict(shard.counts) for shard in shards}
+    first = {cell.task: cell.name for cell in reversed(cells)}
+    return [
+        note
+        for task in dict.fromkeys(cell.task for cell in cells)
+        for note in task_notes(task, counts[first[task]])
+    ]

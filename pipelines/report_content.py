@@ -2,44 +2,86 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
-import numpy as np
-import pyarrow as pa
-import pyarrow.compute as pc
-
-from indexing.evaluation.report import Curve, ExampleHit, FactBlock, QueryExample, ReportInput, SystemRanking
+from indexing.evaluation.pair_rows import PairRow
+from indexing.evaluation.report import Curve, FactBlock, ReportInput
 from indexing.evaluation.rows import PerQueryRow
-from indexing.evaluation.summary import largest_changes
-from indexing.evaluation.tasks import RetrievalTask
-from pipelines.collection import finished_manifest, read_rows, read_shard
+from pipelines.collection import finished_manifest
 from pipelines.config import RunConfig
 from pipelines.config_values import config_to_dict
 from pipelines.embed import documents_folder
 from pipelines.manifest import package_versions
+from pipelines.report_movers import Shown, pair_movers, query_examples, query_movers
 from pipelines.storage import Location
-from pipelines.systems import System, cell_name
+from pipelines.systems import System
 from pipelines.train_job import LOG_NAME
-from tsdae_core.hashing import keyed_permutation
 
 START = "before training"
 TRAINED = "after training"
-_SHOWN_HITS = 3
-_EXAMPLE_MEASURE = "mrr_at_10"
+_NUM_MOVERS = 5
+# Lists of (step, value) in the training's log that are losses; any other list is a score by steps.
+_LOSSES = {"losses": "training", "validation_losses": "validation"}
 
 
 def report_input(
     config: RunConfig,
     workspace: Location,
-    folder: Location,
-    tasks: Sequence[RetrievalTask],
     rows: Sequence[PerQueryRow],
+    pair_rows: Sequence[PairRow],
+    shown: Shown,
     *,
     systems: Sequence[System],
-    missing: Mapping[str, int],
+    notes: Sequence[str],
 ) -> ReportInput:
     """Everything the report shows, from the finished stages of the workspace and the rows of this one."""
+    corpus = finished_manifest(workspace / "corpus", command="prepare")
+    encoder = finished_manifest(workspace / "encoder", command="train")
+    # The index ranks almost as exact search does: its hits would be shown twice.
+    names = [system.name for system in systems if system.kind != "index"]
+    examples = query_examples(
+        rows, shown, systems=names, before=START, after=TRAINED, number=config.evaluate.num_examples
+    )
+    movers = query_movers(rows, shown, before=START, after=TRAINED, number=_NUM_MOVERS)
+    movers += pair_movers(pair_rows, shown, before=START, after=TRAINED, number=_NUM_MOVERS)
+    return ReportInput(
+        title="TSDAE evaluation",
+        rows=tuple(rows),
+        pair_rows=tuple(pair_rows),
+        baseline=START,
+        summary=f"The encoder before and after {encoder.counts['steps']:,} steps of "
+        f"{config.train.objective.upper()} on {corpus.counts['rows_kept']:,} unlabelled texts, its index, "
+        "and BM25, on the same texts.",
+        notes=tuple(notes),
+        examples=tuple(examples),
+        movers=tuple(movers),
+        moved=(START, TRAINED),
+        curves=tuple(_curves(workspace, config.train.loss_unit)),
+        facts=tuple(_facts(config, workspace)),
+        seed=config.seed,
+    )
+
+
+def with_speed(content: ReportInput, folder: Location) -> ReportInput:
+    """The same report with recall against queries per second of the index, where it was measured."""
+    curves = []
+    for info in (folder / "speed").files():
+        points = Location(folder.filesystem, info.path).read_json()["points"]
+        curves.append(
+            Curve(
+                name="each search setting of the index",
+                section="Index: recall against speed",
+                y_label="recall@10 against exact search",
+                x_label="queries/s, one thread",
+                points=tuple(sorted((float(x), float(y)) for x, y in points)),
+            )
+        )
+    return replace(content, curves=(*content.curves, *curves[:1]))
+
+
+def _facts(config: RunConfig, workspace: Location) -> list[FactBlock]:
     documents = documents_folder(config, workspace)
     corpus = finished_manifest(workspace / "corpus", command="prepare")
     index = finished_manifest(workspace / "index", command="index")
@@ -54,23 +96,7 @@ def report_input(
     if documents.name != "corpus":
         counts = finished_manifest(documents, command="prepare").counts
         facts.insert(1, FactBlock(title="Documents", facts=dict(counts)))
-    shown = [system for system in systems if system.kind != "index"]
-    examples = _examples(
-        folder, documents, tasks, rows, systems=systems, shown=shown, number=config.evaluate.num_examples
-    )
-    return ReportInput(
-        title="TSDAE evaluation",
-        rows=tuple(rows),
-        baseline=START,
-        summary=f"The encoder before and after {encoder.counts['steps']:,} steps of "
-        f"{config.train.objective.upper()} on {corpus.counts['rows_kept']:,} unlabelled texts, its index, "
-        "and BM25, on the same documents.",
-        notes=_notes(tasks, missing),
-        examples=tuple(examples),
-        curves=tuple(_curves(workspace, config.train.loss_unit)),
-        facts=tuple(facts),
-        seed=config.seed,
-    )
+    return facts
 
 
 def _without_places(tree: dict[str, Any]) -> dict[str, Any]:
@@ -84,99 +110,24 @@ def _without_places(tree: dict[str, Any]) -> dict[str, Any]:
         if isinstance(plain.get(section), dict):
             plain[section] = {key: value for key, value in plain[section].items() if key != "input"}
     evaluate = dict(plain["evaluate"])
-    evaluate["tasks"] = [task["name"] for task in evaluate["tasks"]]
+    evaluate["tasks"] = [f"{task['name']} ({task['kind']})" for task in evaluate["tasks"]]
     plain["evaluate"] = evaluate
     return plain
 
 
-def _notes(tasks: Sequence[RetrievalTask], missing: Mapping[str, int]) -> tuple[str, ...]:
-    notes = []
-    for task in tasks:
-        if task.num_skipped_queries:
-            notes.append(
-                f"{task.name}: {task.num_skipped_queries} queries without a relevant document were left out."
-            )
-        if missing[task.name]:
-            notes.append(f"{task.name}: {missing[task.name]} judged documents are not in the collection.")
-        if task.num_unknown_queries:
-            notes.append(
-                f"{task.name}: {task.num_unknown_queries} judged queries are not in the queries file."
-            )
-    return tuple(notes)
-
-
 def _curves(workspace: Location, loss_unit: str) -> list[Curve]:
+    """Losses, and whatever else the training's log has by steps (scores of checkpoints)."""
     log = (workspace / "encoder" / LOG_NAME).read_json()
-    label = f"loss (nats per {loss_unit})"
-    curves = [Curve(name="training", y_label=label, points=tuple(map(tuple, log["losses"])))]
-    if log["validation_losses"]:
-        points = tuple(map(tuple, log["validation_losses"]))
-        curves.append(Curve(name="validation", y_label=label, points=points))
+    curves = []
+    for key, points in log.items():
+        if not isinstance(points, list) or not points or not _is_curve(points):
+            continue
+        label = f"loss (nats per {loss_unit})" if key in _LOSSES else key.replace("_", " ")
+        curves.append(Curve(name=_LOSSES.get(key, key), y_label=label, points=tuple(map(tuple, points))))
     return curves
 
 
-def _examples(
-    folder: Location,
-    documents: Location,
-    tasks: Sequence[RetrievalTask],
-    rows: Sequence[PerQueryRow],
-    *,
-    systems: Sequence[System],
-    shown: Sequence[System],
-    number: int,
-) -> list[QueryExample]:
-    """Alternately the biggest gains and losses of training and queries chosen by chance, `number` in all."""
-    examples: list[QueryExample] = []
-    for i, task in enumerate(tasks):
-        mine = [row for row in rows if row.task == task.name]
-        gains, losses = largest_changes(
-            mine, measure=_EXAMPLE_MEASURE, baseline=START, system=TRAINED, num_each=number
-        )
-        chance = keyed_permutation(len(task.query_ids), 0)[:number]
-        wanted: list[tuple[str, str]] = []
-        for place in range(number):
-            wanted.append((task.query_ids[int(chance[place % len(chance)])], "chosen by chance"))
-            wanted += [(gains[place].query_id, "biggest gain")] if place < len(gains) else []
-            wanted += [(losses[place].query_id, "biggest loss")] if place < len(losses) else []
-        labels = dict(reversed(wanted))
-        chosen = list(dict.fromkeys(query_id for query_id, _ in wanted))[:number]
-        runs = {
-            system.name: read_shard(
-                folder / "runs",
-                cell_name(i, systems.index(system)),
-                ["query_id", "rank", "doc_id", "row_id", "score"],
-            )
-            for system in shown
-        }
-        for query_id in chosen:
-            rankings = tuple(_ranking(name, run, query_id, task, documents) for name, run in runs.items())
-            query = task.queries[task.query_ids.index(query_id)]
-            examples.append(
-                QueryExample(
-                    task=task.name, query_id=query_id, query=query, label=labels[query_id], rankings=rankings
-                )
-            )
-    return examples
-
-
-def _ranking(
-    system: str, run: pa.Table, query_id: str, task: RetrievalTask, documents: Location
-) -> SystemRanking:
-    hits = run.filter(pc.equal(run.column("query_id"), query_id)).to_pylist()
-    relevant = {doc_id for doc_id, grade in task.qrels[query_id].items() if grade > 0}
-    best = min((hit["rank"] for hit in hits if hit["doc_id"] in relevant), default=None)
-    first = hits[:_SHOWN_HITS]
-    texts = read_rows(documents, np.array([hit["row_id"] for hit in first], np.int64), ["text"])
-    return SystemRanking(
-        system=system,
-        best_relevant_rank=best,
-        hits=tuple(
-            ExampleHit(
-                doc_id=hit["doc_id"],
-                text=text["text"] or "",
-                score=hit["score"],
-                is_relevant=hit["doc_id"] in relevant,
-            )
-            for hit, text in zip(first, texts, strict=True)
-        ),
+def _is_curve(points: list[Any]) -> bool:
+    return all(
+        isinstance(p, list) and len(p) == 2 and all(isinstance(v, int | float) for v in p) for p in points
     )

@@ -184,6 +184,25 @@ class Tracker:
             )
         return Path(model) / "artifacts" / "encoder"
 
+    def fetch_encoder(self, model_uri: str, folder: Path) -> Path:
+        """Copies the encoder of `models:/NAME@ALIAS` or `models:/NAME/VERSION` below a local folder.
+
+        Raises:
+            InputError: the registry has no such model, or the model holds no encoder of ours.
+        """
+        model, at, alias = model_uri.removeprefix("models:/").partition("@")
+        name, _, version = model.rpartition("/")
+        if at:
+            name, version = model, self.find_alias(model, alias).version
+        try:
+            encoder = self.download_encoder(name, version, folder)
+        except (MlflowException, OSError) as error:
+            reason = str(error).splitlines()[0]
+            raise InputError(f"cannot fetch '{model_uri}' from '{self.uri}': {reason}") from error
+        if not encoder.is_dir():
+            raise InputError(f"'{model_uri}' holds no encoder: it was not registered by `tsdae register`")
+        return encoder
+
     def _find_version(self, name: str, fingerprint: str) -> str | None:
         for version in self.client().search_model_versions(f"name = '{name}'"):
             if version.tags.get(FINGERPRINT_TAG) == fingerprint:

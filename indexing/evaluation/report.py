@@ -1,6 +1,6 @@
-"""The report of an evaluation: JSON for programs, Markdown for repositories, one HTML page for people.
+"""The report of an evaluation: JSON, Markdown, LaTeX, and HTML for people.
 
-Owns the public face and the JSON form; the other two formats live in `report_markdown` and `report_html`.
+Owns the public face and the JSON form; the others live in `report_markdown`, `report_latex`, `report_html`.
 Everything is a pure function of the input: equal input gives equal text.
 """
 
@@ -12,22 +12,26 @@ from indexing.evaluation.report_input import (
     Curve,
     ExampleHit,
     FactBlock,
+    Mover,
     QueryExample,
     ReportInput,
     SystemRanking,
 )
+from indexing.evaluation.report_latex import render_latex
 from indexing.evaluation.report_markdown import render_markdown
-from indexing.evaluation.summary import mean_over_tasks, summarise
+from indexing.evaluation.summary import mean_of_main_scores, mean_over_tasks, summarise
 from indexing.evaluation.table_values import TaskSummary
 
 __all__ = [
     "Curve",
     "ExampleHit",
     "FactBlock",
+    "Mover",
     "QueryExample",
     "ReportInput",
     "SystemRanking",
     "render_html",
+    "render_latex",
     "render_markdown",
     "report_json",
 ]
@@ -41,7 +45,7 @@ def report_json(report: ReportInput) -> str:
     Raises:
         ValueError: as `summary.summarise`, or a fact that JSON cannot express.
     """
-    summaries = summarise(report.rows, baseline=report.baseline, seed=report.seed)
+    summaries = summarise(report.rows, pair_rows=report.pair_rows, baseline=report.baseline, seed=report.seed)
     content = {
         "title": report.title,
         "summary": report.summary,
@@ -52,6 +56,9 @@ def report_json(report: ReportInput) -> str:
             {"system": system, "measure": measure, "mean": mean}
             for (system, measure), mean in mean_over_tasks(summaries).items()
         ],
+        "mean_of_main_scores": mean_of_main_scores(summaries),
+        "moved": list(report.moved),
+        "movers": [dataclasses.asdict(mover) for mover in report.movers],
         "examples": [dataclasses.asdict(example) for example in report.examples],
         "curves": [dataclasses.asdict(curve) for curve in report.curves],
         "facts": [{"title": block.title, "facts": block.facts} for block in report.facts],
@@ -66,6 +73,8 @@ def _task_json(summary: TaskSummary) -> dict[str, object]:
     return {
         "task": summary.task,
         "num_queries": summary.num_queries,
+        "unit": summary.unit,
+        "main_measure": summary.main_measure,
         "scores": [
             {
                 "system": cell.system,

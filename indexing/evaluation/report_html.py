@@ -3,13 +3,21 @@
 Knows the summary and the input values; must not compute statistics. Every text from outside is escaped.
 """
 
+from collections.abc import Sequence
 from html import escape
 
 from indexing.evaluation.report_input import Curve, QueryExample, ReportInput, SystemRanking
 from indexing.evaluation.report_plots import curve_plot, interval_plot
 from indexing.evaluation.report_style import STYLE
-from indexing.evaluation.report_text import flatten_facts, legend, measure_label, percent, shorten_text
-from indexing.evaluation.summary import mean_over_tasks, summarise
+from indexing.evaluation.report_text import (
+    flatten_facts,
+    legend,
+    mean_title,
+    measure_label,
+    percent,
+    shorten_text,
+)
+from indexing.evaluation.summary import mean_of_main_scores, mean_over_tasks, summarise
 from indexing.evaluation.table_values import Cell, TaskSummary
 
 # The typographic minus is as wide as the plus.
@@ -22,7 +30,7 @@ def render_html(report: ReportInput) -> str:
     Raises:
         ValueError: as `summary.summarise`, or a curve with a point that is not finite.
     """
-    summaries = summarise(report.rows, baseline=report.baseline, seed=report.seed)
+    summaries = summarise(report.rows, pair_rows=report.pair_rows, baseline=report.baseline, seed=report.seed)
     body = [f"<h1>{escape(report.title)}</h1>"]
     if report.summary:
         body.append(f'<p class="lead">{escape(report.summary)}</p>')
@@ -33,7 +41,13 @@ def render_html(report: ReportInput) -> str:
     if report.notes:
         items = "".join(f"<li>{escape(note)}</li>" for note in report.notes)
         body.append(f'<ul class="notes">{items}</ul>')
-    body.append(_curves_section(report.curves))
+    sections = list(dict.fromkeys(curve.section for curve in report.curves))
+    body += [_curves_section(name, [c for c in report.curves if c.section == name]) for name in sections]
+    body += [_movers_section(report)]
+    if report.map_svg:
+        body.append(
+            f'<section><h2>Map of the corpus</h2><figure class="map">{report.map_svg}</figure></section>'
+        )
     if report.examples:
         body.append("<h2>Example queries</h2>")
         body += [_example(example) for example in report.examples]
@@ -60,7 +74,7 @@ def _task_section(summary: TaskSummary, baseline: str) -> str:
         cells = "".join(_cell(summary.cells[system, measure]) for measure in summary.measures)
         rows += f'<tr><th scope="row">{escape(system)}{tag}</th>{cells}</tr>'
     return (
-        f'<section><h2>{escape(summary.task)}</h2><p class="meta">{summary.num_queries:,} queries</p>'
+        f'<section><h2>{escape(summary.task)}</h2><p class="meta">{summary.num_queries:,} {summary.unit}</p>'
         + _table(head, rows)
         + interval_plot(intervals, baseline=baseline, label=measure_label(first))
         + "</section>"
@@ -79,7 +93,7 @@ def _cell(cell: Cell) -> str:
             mark, tone = ("▲ ", " up") if difference > 0 else ("▼ ", " down")
         counts = (
             f"better on {cell.comparison.num_wins}, equal on {cell.comparison.num_ties}, "
-            f"worse on {cell.comparison.num_losses} queries; "
+            f"worse on {cell.comparison.num_losses}; "
             f"corrected p = {cell.comparison.adjusted_p_value:.4f}"
         )
         text += f'<span class="d{tone}" title="{escape(counts)}">{mark}{shown}</span>'
@@ -87,19 +101,26 @@ def _cell(cell: Cell) -> str:
 
 
 def _mean_section(summaries: list[TaskSummary]) -> str:
-    means = mean_over_tasks(summaries)
-    systems = list(dict.fromkeys(system for system, _ in means))
-    measures = list(dict.fromkeys(measure for _, measure in means))
-    head = "".join(f'<th scope="col">{escape(measure_label(name))}</th>' for name in measures)
+    """The mean of the main scores, and of the measures that all tasks share."""
+    main = mean_of_main_scores(summaries)
+    shared = mean_over_tasks(summaries)
+    measures = list(dict.fromkeys(measure for _, measure in shared))
+    if len({summary.main_measure for summary in summaries}) == 1:
+        measures = [measure for measure in measures if measure != summaries[0].main_measure]
+    columns = [("main score", main)] + [
+        (measure_label(measure), {s: value for (s, name), value in shared.items() if name == measure})
+        for measure in measures
+    ]
+    head = "".join(f'<th scope="col">{escape(label)}</th>' for label, _ in columns)
     rows = ""
-    for system in systems:
+    for system in main:
         cells = ""
-        for measure in measures:
-            best = means[system, measure] >= max(means[other, measure] for other in systems)
-            kind = ' class="best"' if best else ""
-            cells += f'<td{kind}><span class="v">{percent(means[system, measure])}</span></td>'
+        for _, values in columns:
+            kind = ' class="best"' if values[system] >= max(values.values()) else ""
+            cells += f'<td{kind}><span class="v">{percent(values[system])}</span></td>'
         rows += f'<tr><th scope="row">{escape(system)}</th>{cells}</tr>'
-    return f"<section><h2>Mean over tasks</h2>{_table(head, rows)}</section>"
+    title = mean_title([s.task for s in summaries], [s.main_measure for s in summaries])
+    return f"<section><h2>{escape(title)}</h2>{_table(head, rows)}</section>" if main else ""
 
 
 def _table(head: str, rows: str) -> str:
@@ -109,12 +130,31 @@ def _table(head: str, rows: str) -> str:
     )
 
 
-def _curves_section(curves: tuple[Curve, ...]) -> str:
+def _movers_section(report: ReportInput) -> str:
+    if not report.movers:
+        return ""
+    before, after = (escape(name) for name in report.moved)
+    parts = [f'<section><h2>Winners and losers</h2><p class="meta">from {before} to {after}</p>']
+    for task in dict.fromkeys(mover.task for mover in report.movers):
+        rows = ""
+        for mover in (mover for mover in report.movers if mover.task == task):
+            tone, arrow = ("up", "▲") if mover.change > 0 else ("down", "▼")
+            rows += (
+                f'<li><p class="q">{escape(shorten_text(mover.text, limit=160))}</p>'
+                f'<p class="rel">{escape(shorten_text(mover.target, limit=160))}</p>'
+                f'<p class="move"><span class="{tone}">{arrow}</span> {escape(mover.before)} '
+                f"→ <b>{escape(mover.after)}</b></p></li>"
+            )
+        parts.append(f'<h3>{escape(task)}</h3><ul class="movers">{rows}</ul>')
+    return "".join(parts) + "</section>"
+
+
+def _curves_section(title: str, curves: Sequence[Curve]) -> str:
     groups: dict[tuple[str, str], list[Curve]] = {}
     for curve in curves:
         groups.setdefault((curve.y_label, curve.x_label), []).append(curve)
     plots = "".join(curve_plot(group) for group in groups.values())
-    return f"<section><h2>Training</h2>{plots}</section>" if plots else ""
+    return f"<section><h2>{escape(title)}</h2>{plots}</section>" if plots else ""
 
 
 def _example(example: QueryExample) -> str:

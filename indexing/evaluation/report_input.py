@@ -6,6 +6,7 @@ Owns the input types of `report.py`. Must not know formats or statistics.
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from indexing.evaluation.pair_rows import PairRow
 from indexing.evaluation.rows import PerQueryRow
 
 
@@ -53,12 +54,32 @@ class QueryExample:
 
 @dataclass(frozen=True, kw_only=True)
 class Curve:
-    """A line in a plot: `points` are (step, value), finite; curves of one `y_label` share a plot."""
+    """A line in a plot: `points` are (x, y), finite; curves of equal labels and section share a plot."""
 
     name: str
     y_label: str
     points: tuple[tuple[float, float], ...]
     x_label: str = "step"
+    section: str = "Training"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Mover:
+    """A query, or a pair, that gained or lost much from the baseline to another system.
+
+    Attributes:
+        text: the query, or the pair's first text.
+        target: a relevant document, or the pair's second text.
+        before, after: where it stood, in words ("place 7", "not found").
+        change: in the task's main measure, or in the share of pairs that it moved nearer to its label.
+    """
+
+    task: str
+    text: str
+    target: str
+    before: str
+    after: str
+    change: float
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,8 +99,11 @@ class ReportInput:
         rows: per-query rows of all systems and tasks.
         baseline: name of the system that the others are compared with.
         summary: one or two sentences under the headline; may be empty.
+        pair_rows: likewise, of tasks of pairs.
         notes: remarks such as skipped queries.
         examples, curves, facts: optional sections.
+        movers: winners and losers between the two systems that `moved` names, in the order shown.
+        map_svg: a picture of the corpus, an `<svg>` element that is put into the page as it is; may be empty.
         seed: of bootstrap and randomisation.
     """
 
@@ -91,4 +115,8 @@ class ReportInput:
     examples: tuple[QueryExample, ...] = ()
     curves: tuple[Curve, ...] = ()
     facts: tuple[FactBlock, ...] = field(default=())
+    pair_rows: tuple[PairRow, ...] = ()
+    movers: tuple[Mover, ...] = ()
+    moved: tuple[str, str] = ("", "")
+    map_svg: str = ""
     seed: int = 0

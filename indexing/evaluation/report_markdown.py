@@ -6,8 +6,15 @@ Knows the summary and the input values; must not compute statistics.
 import re
 
 from indexing.evaluation.report_input import QueryExample, ReportInput
-from indexing.evaluation.report_text import flatten_facts, legend, measure_label, percent, shorten_text
-from indexing.evaluation.summary import mean_over_tasks, summarise
+from indexing.evaluation.report_text import (
+    flatten_facts,
+    legend,
+    mean_title,
+    measure_label,
+    percent,
+    shorten_text,
+)
+from indexing.evaluation.summary import mean_of_main_scores, summarise
 from indexing.evaluation.table_values import Cell, TaskSummary
 
 _SPECIAL = re.compile(r"([\\`*_{}\[\]<>#|~])")
@@ -19,17 +26,18 @@ def render_markdown(report: ReportInput) -> str:
     Raises:
         ValueError: as `summary.summarise`.
     """
-    summaries = summarise(report.rows, baseline=report.baseline, seed=report.seed)
+    summaries = summarise(report.rows, pair_rows=report.pair_rows, baseline=report.baseline, seed=report.seed)
     lines = [f"# {_escape(report.title)}", ""]
     if report.summary:
         lines += [_escape(report.summary), ""]
     for summary in summaries:
-        lines += [f"## {_escape(summary.task)}", "", f"{summary.num_queries:,} queries", ""]
+        lines += [f"## {_escape(summary.task)}", "", f"{summary.num_queries:,} {summary.unit}", ""]
         lines += [*_task_table(summary, report.baseline), ""]
     if len(summaries) > 1:
-        lines += ["## Mean over tasks", "", *_mean_table(summaries), ""]
+        lines += _mean_lines(summaries)
     lines += [_escape(legend(report.baseline)), ""]
     lines += [f"- {_escape(note)}" for note in report.notes] + [""] * bool(report.notes)
+    lines += _mover_lines(report)
     if report.examples:
         lines += ["## Example queries", ""]
         for example in report.examples:
@@ -69,18 +77,27 @@ def _cell_text(cell: Cell) -> str:
     return f"{text} [{percent(cell.interval.low)}, {percent(cell.interval.high)}]"
 
 
-def _mean_table(summaries: list[TaskSummary]) -> list[str]:
-    means = mean_over_tasks(summaries)
-    systems = list(dict.fromkeys(system for system, _ in means))
-    measures = list(dict.fromkeys(measure for _, measure in means))
+def _mean_lines(summaries: list[TaskSummary]) -> list[str]:
+    title = mean_title([s.task for s in summaries], [s.main_measure for s in summaries])
+    main = mean_of_main_scores(summaries)
+    rows = [f"| {_escape(system)} | {percent(value)} |" for system, value in main.items()]
+    return [f"## {title}", "", "| system | mean |", "|---|---:|", *rows, ""] if main else []
+
+
+def _mover_lines(report: ReportInput) -> list[str]:
+    if not report.movers:
+        return []
     lines = [
-        "| system | " + " | ".join(map(measure_label, measures)) + " |",
-        "|---|" + "---:|" * len(measures),
+        "## Winners and losers",
+        "",
+        f"From {_escape(report.moved[0])} to {_escape(report.moved[1])}.",
+        "",
     ]
-    for system in systems:
-        values = [percent(means[system, measure]) for measure in measures]
-        lines.append(f"| {_escape(system)} | " + " | ".join(values) + " |")
-    return lines
+    for mover in report.movers:
+        arrow = "▲" if mover.change > 0 else "▼"
+        texts = f"{_escape(shorten_text(mover.text))} | {_escape(shorten_text(mover.target))}"
+        lines.append(f"- {arrow} {_escape(mover.task)}: {mover.before} → {mover.after}: {texts}")
+    return [*lines, ""]
 
 
 def _example_lines(example: QueryExample) -> list[str]:

@@ -82,6 +82,18 @@ dl{display:grid;grid-template-columns:minmax(9em,auto) 1fr;gap:0 18px;margin:12p
 dt{color:var(--soft);padding:5px 0;border-top:1px solid var(--hair);overflow-wrap:anywhere}
 dd{margin:0;padding:5px 0;border-top:1px solid var(--hair);overflow-wrap:anywhere;
 font-variant-numeric:tabular-nums}
+ul.movers{list-style:none;margin:8px 0 18px;padding:0;border:1px solid var(--line);border-radius:10px;
+background:var(--card)}
+.movers li{display:grid;grid-template-columns:1fr auto;gap:0 18px;padding:10px 16px;
+border-top:1px solid var(--hair)}
+.movers li:first-child{border-top:0}
+.movers p{margin:0;overflow-wrap:anywhere}
+.movers .q{font-size:15px;font-weight:500;line-height:1.4}
+.movers .rel{font-size:13px;color:var(--soft);grid-column:1}
+.movers .move{grid-column:2;grid-row:1/span 2;align-self:center;white-space:nowrap;font-size:14px;
+font-variant-numeric:tabular-nums}
+.up{color:var(--good)}.down{color:var(--bad)}
+figure.map svg{width:100%;height:auto;display:block}
 details{margin-top:22px}
 summary{cursor:pointer;font-weight:600}
 summary:focus-visible{outline:2px solid var(--accent);outline-offset:3px;border-radius:3px}
@@ -91,6 +103,7 @@ thead th:first-child,tbody th{position:sticky;left:0;background:var(--card);min-
 box-shadow:1px 0 0 var(--hair)}
 .tag{display:table;margin:2px 0 0}.dots .row{grid-template-columns:7em 1fr 2.6em;gap:10px}
 figure{padding:14px 12px 12px}.plot{height:180px;margin-left:44px}dl{grid-template-columns:1fr}
+.movers li{grid-template-columns:1fr}.movers .move{grid-column:1;grid-row:auto;margin-top:3px}
 dd{border-top:0;padding-top:0}dt{padding-bottom:0}.sides{grid-template-columns:1fr}}
 @media print{body{background:#fff}main{padding:0;max-width:none}.scroll,figure,.example{break-inside:avoid}}
 """

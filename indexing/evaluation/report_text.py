@@ -1,10 +1,11 @@
 """Wording and number formats that all report formats share."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from indexing.evaluation.measures import Measure
 
 MAX_TEXT_LENGTH = 240
+_LABELS = {"useb_map_at_100": "USEB MAP@100", "ap": "AP", "spearman": "Spearman", "pearson": "Pearson"}
 # Smaller whole numbers (years, ports, batch sizes) read better without separators.
 SEPARATED_FROM = 10_000
 
@@ -16,18 +17,28 @@ def percent(value: float) -> str:
 
 def measure_label(name: str) -> str:
     """`nDCG@10` for `ndcg_at_10`; other names as they are."""
+    measure, _, group = name.partition(".")
     try:
-        return Measure.named(name).label
+        label = Measure.named(measure).label
     except ValueError:
-        return name
+        label = _LABELS.get(measure, measure)
+    return f"{label}, {group}" if group else label
 
 
 def legend(baseline: str) -> str:
     """How to read the tables."""
     return (
-        "Values times 100, mean over queries with 95 % bootstrap interval; the best of each column is bold. "
+        "Values times 100 with 95 % bootstrap interval: means over queries, for tasks of pairs one value of "
+        "all pairs together. The best of each column is bold. "
         f"▲ better, ▼ worse than {baseline} (paired randomisation test, Holm-corrected p < 0.05)."
     )
+
+
+def mean_title(tasks: Sequence[str], measures: Sequence[str]) -> str:
+    """How the mean of the main scores is called; only USEB's own four protocols make USEB's average."""
+    useb = ("map", "useb_map_at_100", "map", "ap")
+    is_useb = len(tasks) == len(useb) and sorted(measures) == sorted(useb)
+    return "Mean of the main scores" + (" (USEB average, if these are its four tasks)" if is_useb else "")
 
 
 def shorten_text(text: str, *, limit: int = MAX_TEXT_LENGTH) -> str:

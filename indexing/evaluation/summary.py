@@ -6,6 +6,7 @@ baseline the mean difference, wins, ties and losses, and the p-value of a paired
 Holm-corrected over all comparisons of the task. Tasks of pairs are summarised in `pair_summary`.
 """
 
+import functools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
@@ -58,16 +59,25 @@ def summarise(
         ValueError: no rows, a row twice, systems scored on different queries (named), or a task without the
             baseline.
     """
+    return list(_summaries(tuple(rows), tuple(pair_rows), baseline, seed))
+
+
+# Every format of a report asks for the same summaries, which take seconds of resampling.
+@functools.lru_cache(maxsize=1)
+def _summaries(
+    rows: tuple[PerQueryRow, ...], pair_rows: tuple[PairRow, ...], baseline: str, seed: int
+) -> tuple[TaskSummary, ...]:
     if not rows and not pair_rows:
         raise ValueError("summarise: no rows")
     tasks = list(dict.fromkeys(row.task for row in rows))
     pair_tasks = list(dict.fromkeys(row.task for row in pair_rows))
-    return [
-        _task_summary(task, [row for row in rows if row.task == task], baseline, seed) for task in tasks
-    ] + [
-        pair_task_summary(task, [row for row in pair_rows if row.task == task], baseline, seed)
-        for task in pair_tasks
-    ]
+    return (
+        *(_task_summary(task, [row for row in rows if row.task == task], baseline, seed) for task in tasks),
+        *(
+            pair_task_summary(task, [row for row in pair_rows if row.task == task], baseline, seed)
+            for task in pair_tasks
+        ),
+    )
 
 
 def mean_over_tasks(summaries: Sequence[TaskSummary]) -> dict[tuple[str, str], float]:

@@ -16,6 +16,7 @@ import typer
 from rich.console import Console
 
 from pipelines.cli import index as index_commands
+from pipelines.cli.evaluate import evaluate
 from pipelines.cli.noise import noise
 from pipelines.cli.options import DEFAULT_WORKSPACE, Workspace
 from pipelines.cli.search import rerank, search
@@ -106,12 +107,6 @@ index_commands.register(app)
 def lookup(config: ConfigPath, overrides: Overrides = None) -> None:
     """Store documents, words and (for compressed indexes) vectors so that search can map them from disk."""
     _stages(["lookup"], config, overrides)
-
-
-@app.command()
-def evaluate(config: ConfigPath, overrides: Overrides = None) -> None:
-    """Score the encoder before and after training, its index and BM25 on the tasks; write report/."""
-    _stages(["evaluate"], config, overrides)
 
 
 @app.command()
@@ -240,6 +235,9 @@ def _stages(names: list[str], config: Path, overrides: list[str] | None) -> None
     from pipelines.run import run_stages
 
     run_stages(names, _load(config, overrides), reporter=_reporter())
+
+
+app.command(name="evaluate")(evaluate)
 
 
 def main() -> None:

@@ -18,7 +18,7 @@ from rich.text import Text
 
 from indexing.evaluation.report_text import measure_label
 from pipelines.config import RunConfig
-from pipelines.report_content import START, TRAINED
+from pipelines.report_content import TRAINED
 from pipelines.search import Hit
 from pipelines.storage import Location
 from pipelines.tracking import Tracker
@@ -34,16 +34,29 @@ def print_summary(config: RunConfig, console: Console) -> None:
     if (report / "report.json").exists():
         content = (report / "report.json").read_json()
         for task in content["tasks"]:
-            _print_scores(task, console)
+            _print_scores(task, content["baseline"], console)
         _print_examples(content["examples"], console)
         example = content["examples"][0]["query"] if content["examples"] else None
     _print_places(config, workspace, console)
     _print_next(config.workspace, workspace, example, console)
 
 
-def _print_scores(task: dict[str, Any], console: Console) -> None:
+def print_comparison(report: Location, console: Console) -> None:
+    """The tables of a report folder, and where it is."""
+    content = (report / "report.json").read_json()
+    for task in content["tasks"]:
+        _print_scores(task, content["baseline"], console)
+    if len(content["tasks"]) > 1 and content["mean_of_main_scores"]:
+        console.print("\nMean of the main scores", style="bold")
+        for system, mean in content["mean_of_main_scores"].items():
+            console.print(f"  {100 * mean:5.1f}  {system}", markup=False, soft_wrap=True)
+    console.print(f"\nReport: {report / 'report.html'}", markup=False, soft_wrap=True)
+
+
+def _print_scores(task: dict[str, Any], baseline: str, console: Console) -> None:
     title = (
-        f"\n{task['task']}: {task['num_queries']:,} queries, values x100 (* differs from '{START}', p < 0.05)"
+        f"\n{task['task']}: {task['num_queries']:,} {task['unit']}, values x100 "
+        f"(* differs from '{baseline}', p < 0.05)"
     )
     console.print(title, style="bold", markup=False, soft_wrap=True)
     table = Table()

@@ -9,9 +9,10 @@ from hypothesis import strategies as st
 
 from indexing.plan import IndexConfig
 from pipelines.collection_config import CollectionConfig
-from pipelines.config import EvaluateConfig, RunConfig, TaskConfig
+from pipelines.config import RunConfig
 from pipelines.config_io import config_to_yaml, load_config
 from pipelines.errors import InputError
+from pipelines.evaluate_config import EvaluateConfig, TaskConfig
 from pipelines.model_config import ModelConfig
 from pipelines.train_config import TrainConfig
 from tsdae_core.noise import NoiseConfig

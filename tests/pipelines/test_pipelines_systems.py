@@ -45,10 +45,10 @@ def test_judged_documents_outside_the_collection_are_counted_and_all_of_them_ref
     def judged(*doc_ids):
         return RetrievalTask("t", ["q"], ["a query"], {"q": dict.fromkeys(doc_ids, 1)})
 
-    assert task._missing_documents(judged("near")) == 0
-    assert task._missing_documents(judged("near", "gone")) == 1
+    assert task._judged_rows(judged("near")) == {"near": 0}
+    assert task._judged_rows(judged("near", "gone")) == {"near": 0}
     with pytest.raises(InputError, match="none of its 2 judged documents"):
-        task._missing_documents(judged("gone", "also gone"))
+        task._judged_rows(judged("gone", "also gone"))
 
 
 def test_names_of_cells_sort_like_their_numbers():

@@ -1,0 +1,132 @@
+"""A system to compare: what it is, how it is named, its fingerprint, and its scorer where it runs.
+
+Must not know tasks or reports.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from importlib.metadata import version
+from pathlib import Path
+from typing import Literal
+
+import torch
+
+from indexing.bm25 import Tokenizer
+from indexing.evaluation.scorers import BM25Scorer, Scorer, VectorScorer
+from indexing.evaluation.text_tasks import CorpusTask, PairTask, TextTask
+from indexing.word_vectors import STOPWORDS, read_word_vectors
+from pipelines.errors import InputError
+from pipelines.manifest import stable_hash
+from pipelines.storage import Location
+from tsdae_core.encoder import SentenceEncoder
+
+
+@dataclass(frozen=True, kw_only=True)
+class ComparedSystem:
+    """A row of the table.
+
+    Attributes:
+        kind: encoder (a folder or hub name), bm25, words (averaged word vectors,
+            without stop words), words_idf, run (TREC's).
+        source: the folder, file or hub name; "" for bm25.
+    """
+
+    name: str
+    kind: Literal["encoder", "bm25", "words", "words_idf", "run"]
+    source: str = ""
+
+    def fingerprint(self) -> str:
+        """Changes with the files of the system; a hub name and BM25 stand for themselves and their version.
+
+        Raises:
+            InputError: a file or folder that is not there.
+        """
+        if self.kind == "bm25":
+            return stable_hash([self.kind, version("bm25s")])
+        place = Location.parse(self.source)
+        if place.is_dir():
+            found = place.files(recursive=True)
+            digests = [
+                (info.path.removeprefix(place.path), Location(place.filesystem, info.path).sha256())
+                for info in found
+                if "/." not in info.path and not info.path.endswith("/manifest.json")
+            ]
+            return stable_hash([self.kind, digests])
+        if place.exists():
+            return stable_hash([self.kind, place.sha256()])
+        if self.kind == "encoder" and not self.source.startswith((".", "/", "~")):
+            return stable_hash([self.kind, self.source])
+        raise InputError(f"system '{self.name}': there is no file or folder '{self.source}'")
+
+    def applies_to(self, kind: str) -> bool:
+        """Whether the system can be run on tasks of this kind; a run file ranks documents, not pairs."""
+        return self.kind != "run" or kind not in ("pairs", "sts", "twitterpara")
+
+    def scorer(self, task: TextTask, *, threads: int = 1, device: str = "cpu") -> Scorer:
+        """Loads the system, ready to score this task.
+
+        Raises:
+            InputError: an encoder that cannot be loaded. ValueError: word vectors that cannot be read.
+        """
+        if self.kind == "bm25":
+            return BM25Scorer()
+        if self.kind in ("words", "words_idf"):
+            return self._word_scorer(task)
+        torch.set_num_threads(threads)
+        try:
+            with _local(self.source) as source:
+                encoder = SentenceEncoder.load(source, device=device)
+        except (OSError, ValueError) as error:
+            reason = str(error).strip().split("\n")[0]
+            raise InputError(f"cannot load the encoder '{self.source}': {reason}") from error
+        return VectorScorer(encoder.encode)
+
+    def _word_scorer(self, task: TextTask) -> Scorer:
+        texts = task_texts(task)
+        words = {word for text in texts for word in Tokenizer().words_of(text)} - STOPWORDS
+        with _local(self.source) as source:
+            vectors = read_word_vectors(source, only=words)
+        if self.kind == "words_idf":
+            vectors = vectors.weighted_by_idf(texts)
+        return VectorScorer(vectors.encode)
+
+
+def task_texts(task: TextTask) -> list[str]:
+    """Every text of a task: both sides of pairs, queries with candidates, queries and documents."""
+    if isinstance(task, PairTask):
+        return [text for pair in task.pairs for text in (pair.left, pair.right)]
+    if isinstance(task, CorpusTask):
+        return [text for part in task.parts for text in (*part.queries, *part.documents)]
+    return [text for query in task.queries for text in (query.query, *query.texts)]
+
+
+def unique_names(systems: Sequence[ComparedSystem]) -> None:
+    """Refuses two systems of one name.
+
+    Raises:
+        InputError: names the name.
+    """
+    names = [system.name for system in systems]
+    for name in names:
+        if names.count(name) > 1:
+            raise InputError(f"two systems are called '{name}'; name them, as NAME=PATH")
+
+
+@contextmanager
+def _local(source: str) -> Iterator[str]:
+    """A local path for a source that may lie on object storage; a hub name passes through."""
+    place = Location.parse(source)
+    if place.is_local:
+        yield source if not place.exists() else place.path
+    elif place.is_dir():
+        with place.as_local_folder() as folder:
+            yield str(folder)
+    else:
+        with tempfile.TemporaryDirectory(prefix="tsdae-system-") as folder:
+            path = Path(folder) / place.name
+            path.write_bytes(place.read_bytes())
+            yield str(path)

@@ -1,0 +1,52 @@
+"""The configuration of the evaluate stage: its tasks, how many hits are kept, what is shown."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
+
+from pipelines.collection_config import require
+
+# `retrieval` is judged over the run's documents; the others carry their own texts (readers.TASK_KINDS).
+Kind: TypeAlias = Literal[
+    "retrieval",
+    "askubuntu",
+    "cqadupstack",
+    "twitterpara",
+    "scidocs",
+    "beir",
+    "sts",
+    "pairs",
+    "rerank",
+]
+
+
+@dataclass(frozen=True, kw_only=True)
+class TaskConfig:
+    """A task: where its files are and by which protocol it is scored.
+
+    folder: the task's folder, or file for kinds that are one (pairs, rerank, sts).
+    qrels: file of judgements relative to the folder; None takes `qrels/<split>.tsv` or `qrels.tsv`.
+    split: test, dev or valid, where the data has several.
+    """
+
+    name: str
+    folder: str
+    kind: Kind = "retrieval"
+    qrels: str | None = None
+    split: str = "test"
+
+
+@dataclass(frozen=True, kw_only=True)
+class EvaluateConfig:
+    """Evaluation: tasks, how many hits are kept, how many examples are shown for each task."""
+
+    tasks: tuple[TaskConfig, ...] = ()
+    top_k: int = 100
+    num_examples: int = 3
+
+    def __post_init__(self) -> None:
+        require(self.top_k >= 1, "top_k must be at least 1")
+        require(self.num_examples >= 0, "num_examples must not be negative")
+        names = [task.name for task in self.tasks]
+        require(len(set(names)) == len(names), f"tasks need different names, got {', '.join(names)}")

@@ -9,11 +9,11 @@ from pipelines.cli.evaluate import _named
 from pipelines.compared_system import ComparedSystem
 from pipelines.comparison import ComparisonOptions, compare
 from pipelines.errors import InputError
-from pipelines.shards import run_shards
 from pipelines.storage import Location
 from pipelines.task_source import parse_task
 from tests.indexing.evaluation.test_evaluation_scoring import write_beir
 from tests.indexing.evaluation.useb_builders import WORDS, write_all
+from tests.pipelines.conftest import run_shards_here
 from tests.pipelines.pipeline_builders import quiet_reporter
 from tsdae_core.pretrained import small_encoder_path
 
@@ -43,8 +43,16 @@ def words(places):
     return ComparedSystem(name="words", kind="words", source=str(places / "vectors.txt"))
 
 
+@pytest.fixture(scope="module", autouse=True)
+def here():
+    """Cells one after the other in this process, pickled as they travel; end_to_end has them on Ray."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("pipelines.comparison.run_shards", run_shards_here)
+        yield
+
+
 @pytest.fixture(scope="module")
-def finished(places, tmp_path_factory, ray_cluster):
+def finished(places, tmp_path_factory, here):
     """All kinds of systems on all kinds of tasks."""
     output = Location.parse(tmp_path_factory.mktemp("comparison"))
     systems = [
@@ -96,7 +104,7 @@ def counting(monkeypatch):
 
     def watched(stage, group, items, work, **options):
         ran.extend(name for name in items if name not in stage.receipts(group))
-        return run_shards(stage, group, items, work, **options)
+        return run_shards_here(stage, group, items, work, **options)
 
     monkeypatch.setattr("pipelines.comparison.run_shards", watched)
     return ran
@@ -137,7 +145,7 @@ def test_what_cannot_be_compared_is_refused_before_anything_is_run(places, tmp_p
     )
 
 
-def test_an_encoder_that_cannot_be_loaded_is_one_line(places, tmp_path, ray_cluster):
+def test_an_encoder_that_cannot_be_loaded_is_one_line(places, tmp_path):
     (tmp_path / "empty").mkdir()
     system = ComparedSystem(name="broken", kind="encoder", source=str(tmp_path / "empty"))
     reporter, _ = quiet_reporter()

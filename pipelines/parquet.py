@@ -9,9 +9,9 @@ from pipelines.storage import Location
 
 # row_id >> 32 is the shard, the low 32 bits are the row in it.
 ROWS_PER_SHARD_BITS = 32
-# Small enough that a training task reads little more than it needs, large enough to compress well.
+# Small enough that a training task reads little more than it needs, large enough to compress well; figures
+# for this and the codec are in docs/benchmarks.md.
 _ROW_GROUP_ROWS = 4_096
-# Between lz4 (1.4 times larger files) and higher levels, which cost more than reading less saves.
 _COMPRESSION = "zstd"
 
 

@@ -64,8 +64,13 @@ def _print(console: Console, example: Example) -> None:
         damaged.append(" ".join([*after[k:n], ""]), None if same else "yellow")
     console.print()
     console.print(f"row      {example.row_id}", style="dim")
-    console.print(Text("original ").append(original))
-    console.print(Text("damaged  ").append(damaged))
+    console.print(Text("original ").append(_trimmed(original)))
+    console.print(Text("damaged  ").append(_trimmed(damaged)))
+
+
+def _trimmed(text: Text) -> Text:
+    text.rstrip()
+    return text
 
 
 def _write(config: RunConfig, output: str, epoch: int) -> None:

@@ -137,6 +137,7 @@ def test_the_command_prints_plain_examples_into_a_pipe(workspace):
     assert done.stdout.startswith("mask 0.5, seed 3, epoch 1\n")
     assert len(re.findall(r"^original \w.*\ndamaged  .*\[MASK\]", done.stdout, re.MULTILINE)) == 2
     assert "\x1b" not in done.stdout
+    assert not re.findall(r" $", done.stdout, re.MULTILINE)
     plain = CliRunner().invoke(app, ["noise", "-w", str(workspace), "--show", "5"])
     assert plain.stdout.startswith("delete 0.6, seed 0, epoch 0\n")
     assert plain.stdout.count("\ndamaged ") == 5

@@ -111,14 +111,18 @@ class StageFolder:
     def begin(self) -> None:
         """Makes the folder ready: keeps the shards of an interrupted same run, removes anything else."""
         started = self.folder / _STARTED
-        same = started.exists() and started.read_json().get("fingerprint") == self.fingerprint
-        if same:
+        if self.is_started():
             self.folder.delete_temporary_files()
         else:
             (self.folder / MANIFEST_NAME).delete()
             self.folder.delete()
             self.folder.make_dir()
             started.write_json({"fingerprint": self.fingerprint})
+
+    def is_started(self) -> bool:
+        """Whether an interrupted run of this very question left the folder."""
+        started = self.folder / _STARTED
+        return started.exists() and started.read_json().get("fingerprint") == self.fingerprint
 
     def receipts(self, group: str) -> dict[str, ShardRecord]:
         """Finished shards of a group ("map", "reduce" ...) by work item name."""

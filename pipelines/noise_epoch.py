@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.fs as pafs
 import pydantic
 from numpy.typing import NDArray
 
@@ -158,10 +159,13 @@ def write_plan(
 
 
 def _refuse_other_files(stage: StageFolder) -> None:
-    """A folder with files that are not an epoch's is somebody's; a stage would empty it."""
-    files = stage.folder.files()
-    if files and not any(info.base_name in ("manifest.json", "_started.json") for info in files):
-        raise InputError(f"'{stage.folder}' holds other files; name a new folder for the epoch")
+    """A folder that holds anything but an epoch is somebody's; the stage would empty it."""
+    selector = pafs.FileSelector(stage.folder.path, allow_not_found=True)
+    if not stage.folder.filesystem.get_file_info(selector) or stage.is_started():
+        return
+    manifest = read_manifest(stage.folder)
+    if manifest is None or manifest.stage != stage.stage:
+        raise InputError(f"'{stage.folder}' holds something else; name a new folder for the epoch")
 
 
 class _EpochWriter:

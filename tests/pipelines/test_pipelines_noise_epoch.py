@@ -14,10 +14,11 @@ from pipelines.collection import read_rows
 from pipelines.config_io import load_config
 from pipelines.errors import InputError
 from pipelines.lanes import LanePlan
+from pipelines.manifest import StageFolder
 from pipelines.noise_epoch import noise_examples, recorded_config, write_plan
 from pipelines.prepare import prepare
 from pipelines.storage import Location
-from pipelines.stream import batch_stream
+from pipelines.stream import BatchStream
 from tsdae_core.encoder import SentenceEncoder
 from tsdae_core.objective import build_objective
 from tsdae_core.pretrained import small_encoder_path
@@ -41,7 +42,7 @@ def stream_rows(plan, rows, objective, *, epoch, workers):
     found = {}
     first = epoch * plan.steps_per_epoch
     for rank in range(workers):
-        for step in batch_stream(
+        for step in BatchStream(
             *(plan, rows, objective),
             rank=rank,
             world_size=workers,
@@ -91,19 +92,26 @@ def test_an_epoch_on_disk_is_byte_for_byte_the_stream_into_two_workers(
 
 
 def test_a_folder_with_files_of_somebody_else_is_not_emptied(tmp_path, objective):
-    (tmp_path / "mine").mkdir()
-    (tmp_path / "mine/notes.txt").write_text("x")
+    (tmp_path / "mine/folder").mkdir(parents=True)
+    (tmp_path / "mine/folder/notes.txt").write_text("x")
     rows = write_token_shards(Location.parse(tmp_path / "tokens"), [(np.arange(4), make_tokens([[7]] * 4))])
     plan = LanePlan(num_rows=4, batch_size=2, num_lanes=1, seed=5)
-    with pytest.raises(InputError, match="holds other files"):
-        write_plan(
-            *(plan, rows, objective, Location.parse(tmp_path / "mine")),
-            epoch=0,
-            inputs={},
-            settings={},
-            reporter=quiet_reporter()[0],
-        )
-    assert (tmp_path / "mine/notes.txt").exists()
+    other = StageFolder(Location.parse(tmp_path / "stage"), stage="corpus", config={}, inputs={})
+    other.begin()
+    other.finish(counts={})
+    begun = StageFolder(Location.parse(tmp_path / "begun"), stage="corpus", config={}, inputs={})
+    begun.begin()
+    for name in ("mine", "stage", "begun"):
+        with pytest.raises(InputError, match="holds something else"):
+            write_plan(
+                *(plan, rows, objective, Location.parse(tmp_path / name)),
+                epoch=0,
+                inputs={},
+                settings={},
+                reporter=quiet_reporter()[0],
+            )
+    assert (tmp_path / "mine/folder/notes.txt").exists()
+    assert other.finished() is not None
 
 
 @pytest.fixture

@@ -17,6 +17,7 @@ from rich.console import Console
 
 from pipelines.cli import index as index_commands
 from pipelines.cli.evaluate import evaluate
+from pipelines.cli.fit import fit_app
 from pipelines.cli.noise import noise
 from pipelines.cli.options import DEFAULT_WORKSPACE, Workspace
 from pipelines.cli.search import rerank, search
@@ -46,6 +47,7 @@ corpus_app = typer.Typer(help="Make a corpus to try the system on.", no_args_is_
 config_app = typer.Typer(help="Look at and check configurations.", no_args_is_help=True)
 app.add_typer(corpus_app, name="corpus")
 app.add_typer(config_app, name="config")
+app.add_typer(fit_app, name="fit")
 
 
 @app.callback()

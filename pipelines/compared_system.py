@@ -19,10 +19,10 @@ from indexing.bm25 import Tokenizer
 from indexing.evaluation.scorers import BM25Scorer, Scorer, VectorScorer
 from indexing.evaluation.text_tasks import CorpusTask, PairTask, TextTask
 from indexing.word_vectors import STOPWORDS, read_word_vectors
+from pipelines.encoders import is_callable_name, load_encode
 from pipelines.errors import InputError
 from pipelines.manifest import stable_hash
 from pipelines.storage import Location
-from tsdae_core.encoder import SentenceEncoder
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,7 +30,7 @@ class ComparedSystem:
     """A row of the table.
 
     Attributes:
-        kind: encoder (a folder or hub name), bm25, words (averaged word vectors,
+        kind: encoder (a folder, hub name or module:function), bm25, words (averaged word vectors,
             without stop words), words_idf, run (TREC's).
         source: the folder, file or hub name; "" for bm25.
     """
@@ -47,6 +47,8 @@ class ComparedSystem:
         """
         if self.kind == "bm25":
             return stable_hash([self.kind, version("bm25s")])
+        if self.kind == "encoder" and is_callable_name(self.source):
+            return stable_hash([self.kind, self.source])
         place = Location.parse(self.source)
         if place.is_dir():
             found = place.files(recursive=True)
@@ -77,13 +79,10 @@ class ComparedSystem:
         if self.kind in ("words", "words_idf"):
             return self._word_scorer(task)
         torch.set_num_threads(threads)
-        try:
-            with _local(self.source) as source:
-                encoder = SentenceEncoder.load(source, device=device)
-        except (OSError, ValueError) as error:
-            reason = str(error).strip().split("\n")[0]
-            raise InputError(f"cannot load the encoder '{self.source}': {reason}") from error
-        return VectorScorer(encoder.encode)
+        if is_callable_name(self.source):
+            return VectorScorer(load_encode(self.source))
+        with _local(self.source) as source:
+            return VectorScorer(load_encode(source, device=device))
 
     def _word_scorer(self, task: TextTask) -> Scorer:
         texts = task_texts(task)

@@ -116,10 +116,15 @@ class Sent2Vec:
             ValueError: if the folder holds no such model.
         """
         folder = Path(folder)
-        if not (folder / _ABOUT).is_file():
+        if not is_sent2vec(folder):
             raise ValueError(f"{folder} holds no Sent2Vec model ({_ABOUT} is missing)")
         about = json.loads((folder / _ABOUT).read_text(encoding="utf-8"))
         return cls(about["words"], load_file(folder / _WEIGHTS)["table"], Sent2VecConfig(**about["config"]))
+
+
+def is_sent2vec(folder: str | Path) -> bool:
+    """Tell whether a folder is what `Sent2Vec.save` wrote."""
+    return (Path(folder) / _ABOUT).is_file()
 
 
 def train_sent2vec(texts: Sequence[str], config: Sent2VecConfig | None = None, *, seed: int) -> Sent2Vec:

@@ -33,8 +33,8 @@ def evaluate(
         typer.Option(
             "--encoder",
             "-e",
-            help="An encoder: a folder of ours or of sentence-transformers, a hub name, models:/NAME@ALIAS. "
-            "Any number; NAME=PATH names it.",
+            help="An encoder: our or a sentence-transformers folder, a hub name, models:/NAME@ALIAS, a "
+            "Sent2Vec folder, or your own function as module:function. Any number; NAME=PATH names it.",
         ),
     ] = None,
     bm25: Annotated[bool, typer.Option("--bm25", help="Also BM25.")] = False,

@@ -10,12 +10,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 from index_builders import NUM_DOCS, all_vectors, build_workspace, in_place
-from pipeline_builders import quiet_reporter
+from pipeline_builders import quiet_reporter, write_rows
 
 import pipelines.embed
 from pipelines.collection import finished_manifest
 from pipelines.embed import EmbedActor, embed
 from pipelines.embed_config import EmbedConfig
+from pipelines.grow import add_documents, delete_documents
 from pipelines.index_stage import build_index
 from pipelines.storage import Location
 
@@ -123,3 +124,12 @@ def test_a_lost_node_loses_and_doubles_nothing(cluster, workspace, monkeypatch):
     killer.join()
     assert (folder / f"_on-{node.node_id}").exists()
     assert again == undisturbed
+
+
+def test_documents_are_added_and_deleted_by_tasks(workspace, tmp_path):
+    """Last in this file, as it changes the workspace."""
+    reporter, _ = quiet_reporter()
+    place, config = Location.parse(workspace), in_place(workspace)
+    more = write_rows(tmp_path / "more.jsonl", [("n1", "a zebra", "new")], columns=("id", "text", "title"))
+    assert add_documents(config, place, str(more), reporter=reporter).counts["vectors"] == NUM_DOCS + 1
+    assert delete_documents(config, place, ["n1", "d3"], reporter=reporter).counts["vectors"] == NUM_DOCS - 1

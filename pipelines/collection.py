@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 from indexing.store import DELETED_FILE
 from pipelines.errors import InputError
 from pipelines.manifest import Manifest, read_manifest
-from pipelines.prepare import ROWS_PER_SHARD_BITS
-from pipelines.shards import shard_name
+from pipelines.names import shard_name
+from pipelines.parquet import ROWS_PER_SHARD_BITS
 from pipelines.storage import Location
 
 

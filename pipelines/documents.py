@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from indexing.filters import Filter
 from pipelines.errors import InputError
-from pipelines.prepare import ROWS_PER_SHARD_BITS
+from pipelines.parquet import ROWS_PER_SHARD_BITS
 from pipelines.storage import Location
 
 FOLDER = "documents"

@@ -25,12 +25,13 @@ from pipelines.config import RunConfig
 from pipelines.embed import EmbedActor, documents_folder, vectors_stage
 from pipelines.errors import InputError
 from pipelines.index_segments import grown_version
-from pipelines.index_stage import INDEX_FOLDER, facts_of, index_stage
+from pipelines.index_stage import facts_of, index_stage
 from pipelines.index_versions import current_version, next_version, remove_old_versions, switch
 from pipelines.manifest import MANIFEST_NAME, Manifest, ShardRecord
+from pipelines.names import INDEX_FOLDER, shard_name
 from pipelines.prepare import ROWS_PER_SHARD_BITS, prepare, write_parquet
 from pipelines.progress import Reporter
-from pipelines.shards import finish_task, shard_name, start_task
+from pipelines.shards import finish_task, start_task
 from pipelines.storage import Location
 
 _WORK = "_growth"

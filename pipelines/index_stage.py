@@ -15,10 +15,9 @@ from pipelines.embed import documents_folder
 from pipelines.index_build import Build, Source, build_version
 from pipelines.index_versions import VersionedStage, switch
 from pipelines.manifest import Manifest
+from pipelines.names import INDEX_FOLDER
 from pipelines.progress import Reporter
 from pipelines.storage import Location
-
-INDEX_FOLDER = "index"
 
 
 def build_index(

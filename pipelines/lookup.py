@@ -17,14 +17,12 @@ from indexing.store import open_index
 from pipelines.collection import finished_manifest
 from pipelines.config import RunConfig
 from pipelines.embed import documents_folder
-from pipelines.index_stage import INDEX_FOLDER
 from pipelines.lookup_tasks import LexicalWriter, ShardWriter
 from pipelines.manifest import Manifest, StageFolder
+from pipelines.names import INDEX_FOLDER, LOOKUP_FOLDER
 from pipelines.progress import Reporter
 from pipelines.shards import run_shards
 from pipelines.storage import Location
-
-LOOKUP_FOLDER = "lookup"
 
 
 def build_lookup(config: RunConfig, workspace: Location, *, reporter: Reporter) -> Manifest:

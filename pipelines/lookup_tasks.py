@@ -20,11 +20,9 @@ from indexing.vectors import VectorDtype, read_vectors
 from pipelines.collection import iterate_shards
 from pipelines.documents import write_documents, write_id_table
 from pipelines.manifest import Manifest, ShardRecord
+from pipelines.names import BM25_FOLDER, VECTORS_FOLDER
 from pipelines.shards import ShardFunction
 from pipelines.storage import Location
-
-VECTORS_FOLDER = "vectors"
-BM25_FOLDER = "bm25"
 
 
 class ShardWriter:

@@ -30,10 +30,8 @@ from indexing.vector_files import VectorFiles
 from pipelines.collection import finished_manifest
 from pipelines.documents import Documents
 from pipelines.errors import InputError
-from pipelines.index_stage import INDEX_FOLDER
-from pipelines.lookup import LOOKUP_FOLDER
-from pipelines.lookup_tasks import BM25_FOLDER, VECTORS_FOLDER
-from pipelines.prepare import ROWS_PER_SHARD_BITS
+from pipelines.names import BM25_FOLDER, INDEX_FOLDER, LOOKUP_FOLDER, VECTORS_FOLDER
+from pipelines.parquet import ROWS_PER_SHARD_BITS
 from pipelines.rerank import Reranker, rerank_hits
 from pipelines.storage import Location
 from tsdae_core.encoder import SentenceEncoder

@@ -19,6 +19,7 @@ from ray.exceptions import RayError
 
 from pipelines.errors import InputError
 from pipelines.manifest import ShardRecord, StageFolder, write_receipt
+from pipelines.names import shard_name
 from pipelines.progress import Reporter
 from pipelines.storage import Location
 
@@ -198,11 +199,6 @@ def user_error_in(error: BaseException) -> ValueError | None:
         failures = getattr(current, "worker_failures", {})  # Ray Train: exceptions by rank
         stack += [*failures.values(), getattr(current, "cause", None), current.__cause__, current.__context__]
     return None
-
-
-def shard_name(number: int) -> str:
-    """part-00007: the name of a shard everywhere, without its suffix."""
-    return f"part-{number:05d}"
 
 
 def names(count: int) -> Sequence[str]:

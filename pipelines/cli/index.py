@@ -125,7 +125,8 @@ def _change(
     work: Callable[[RunConfig, Location, Reporter], object],
 ) -> None:
     from pipelines.config_io import load_config
-    from pipelines.lookup import LOOKUP_FOLDER, build_lookup
+    from pipelines.lookup import build_lookup
+    from pipelines.names import LOOKUP_FOLDER
     from pipelines.progress import Reporter
     from pipelines.run import run_alone
 

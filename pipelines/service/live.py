@@ -18,9 +18,8 @@ from typing import TYPE_CHECKING
 from pipelines.collection import finished_manifest
 from pipelines.config import RunConfig
 from pipelines.errors import InputError
-from pipelines.index_stage import INDEX_FOLDER
-from pipelines.lookup import LOOKUP_FOLDER
 from pipelines.manifest import stable_hash
+from pipelines.names import INDEX_FOLDER, LOOKUP_FOLDER
 from pipelines.search import Searcher
 from pipelines.storage import Location
 

@@ -1,6 +1,7 @@
 """The searcher over a whole workspace: modes, filters, documents, re-ranking, threads, the command line."""
 
 import json
+import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
 
@@ -339,3 +340,11 @@ def test_the_map_of_a_workspace_shows_titles_and_colours_by_a_column(workspace):
     assert sampled.count("<title>") == 40
     with pytest.raises(InputError, match="no column 'mood'"):
         workspace_map_svg(place, place / "corpus", column="mood")
+
+
+def test_searching_loads_neither_ray_nor_mlflow():
+    code = (
+        "import sys, pipelines.search; sys.exit(', '.join({'ray', 'mlflow', 'fastapi'} & set(sys.modules)))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.stdout == "set()\n", done.stderr

@@ -1,0 +1,136 @@
+"""The service on Ray Serve, over HTTP: right answers under load, batches, and a switch that drops nothing."""
+
+import json
+import socket
+import threading
+import time
+import urllib.error
+import urllib.request
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+from search_builders import TOPICS, make_workspace
+
+from pipelines.config import RunConfig
+from pipelines.errors import InputError
+from pipelines.search import Searcher
+from pipelines.service.config import ServeConfig
+from pipelines.service.deploy import running
+
+
+def free_port():
+    with socket.socket() as one:
+        one.bind(("127.0.0.1", 0))
+        return one.getsockname()[1]
+
+
+def post(address, path, body):
+    """Status and content of a POST request."""
+    request = urllib.request.Request(
+        f"{address}{path}", json.dumps(body).encode(), {"content-type": "application/json"}
+    )
+    try:
+        with urllib.request.urlopen(request, timeout=60) as answer:
+            return answer.status, json.load(answer)
+    except urllib.error.HTTPError as error:
+        return error.code, json.load(error)
+
+
+@pytest.fixture(scope="module")
+def workspaces(tmp_path_factory):
+    from tests.pipelines.conftest import run_shards_here
+
+    folder = tmp_path_factory.mktemp("serve")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("pipelines.lookup.run_shards", run_shards_here)
+        for name, seed in (("a", 0), ("b", 1)):
+            make_workspace(folder / name, seed=seed)
+    (folder / "current").symlink_to(folder / "a")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def address(workspaces, ray_cluster):
+    config = RunConfig(
+        workspace=str(workspaces / "current"), serve=ServeConfig(port=free_port(), poll_s=0.2, max_waiting=64)
+    )
+    with running(config) as address:
+        yield address
+
+
+QUERIES = [
+    f"{word} {other}" for topic in TOPICS.values() for word in topic.split() for other in ("file", "red")
+]
+
+
+def test_answers_under_concurrency_are_those_of_offline_search(address, workspaces):
+    searcher = Searcher.open(str(workspaces / "a"))
+    asked = [(query, mode) for query in QUERIES for mode in ("dense", "bm25", "hybrid")]
+
+    def ask(question):
+        query, mode = question
+        return post(address, "/search", {"query": query, "mode": mode, "k": 5})
+
+    with ThreadPoolExecutor(16) as pool:
+        answers = list(pool.map(ask, asked))
+    for (query, mode), (status, content) in zip(asked, answers, strict=True):
+        assert status == 200, content
+        hits = content["results"][0]["hits"]
+        offline = searcher.search([query], 5, mode=mode)[0]
+        assert [hit["score"] for hit in hits] == pytest.approx([hit.score for hit in offline], abs=1e-5)
+        if mode == "bm25":
+            assert [hit["doc_id"] for hit in hits] == [hit.doc_id for hit in offline]
+
+
+def test_other_routes_answer_through_the_replica(address):
+    assert post(address, "/embed", {"texts": ["red"]})[1]["dim"] == 32
+    assert (
+        post(address, "/rerank", {"query": "red", "candidates": ["blue", "red"]})[1]["results"][0]["id"]
+        == "1"
+    )
+    assert post(address, "/search", {"query": "red", "filter": "x = 1"})[0] == 422
+    assert post(address, "/search", {"like": "doc/x"})[0] == 404
+    for path in ("/", "/docs", "/healthz", "/readyz", "/metrics", "/live", "/documents/doc/3"):
+        with urllib.request.urlopen(f"{address}{path}", timeout=60) as answer:
+            assert answer.status == 200
+
+
+def test_a_switch_under_load_drops_no_request_and_mixes_no_answer(address, workspaces):
+    offline = {name: Searcher.open(str(workspaces / name)) for name in ("a", "b")}
+    wanted = {
+        name: [hit.score for hit in searcher.search([QUERIES[0]], 5)[0]] for name, searcher in offline.items()
+    }
+    stop, seen = threading.Event(), []
+
+    def load():
+        while not stop.is_set():
+            seen.append(post(address, "/search", {"query": QUERIES[0], "k": 5}))
+
+    threads = [threading.Thread(target=load) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    (workspaces / "new").symlink_to(workspaces / "b")
+    (workspaces / "new").replace(workspaces / "current")
+    deadline = time.monotonic() + 60
+    while len({content.get("version") for _, content in seen}) < 2 and time.monotonic() < deadline:
+        time.sleep(0.05)
+    time.sleep(0.3)
+    stop.set()
+    for thread in threads:
+        thread.join()
+    assert {status for status, _ in seen} == {200}
+    by_version = {}
+    for _, content in seen:
+        scores = [hit["score"] for hit in content["results"][0]["hits"]]
+        by_version.setdefault(content["version"], []).append(scores)
+    assert len(by_version) == 2
+    for scores, name in zip(by_version.values(), ("a", "b"), strict=True):
+        assert all(one == pytest.approx(wanted[name], abs=1e-5) for one in scores)
+
+
+def test_an_unfinished_workspace_is_refused_before_anything_starts(tmp_path):
+    with (
+        pytest.raises(InputError, match="tsdae index"),
+        running(RunConfig(workspace=str(tmp_path), serve=ServeConfig(port=free_port()))),
+    ):
+        pass

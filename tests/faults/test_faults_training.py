@@ -7,10 +7,13 @@ import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
+import numpy as np
 import psutil
 import pytest
+from safetensors.numpy import load_file
 
 from pipelines.errors import InputError
+from pipelines.train_config import EarlyStopping
 from tests.faults.conftest import Nodes, Undisturbed
 from tests.faults.training import Outcome, copy_of, killing, train
 from tsdae_core.optim import OptimConfig
@@ -118,3 +121,29 @@ def test_a_killed_node_is_replaced_by_another_and_changes_nothing(
     assert len(nodes.workers) == 2
     assert told.count("lost a worker") == 1
     assert Outcome.of(config).digest == undisturbed.outcome.digest
+
+
+def test_a_stopped_training_keeps_its_best_encoder_also_through_a_kill(
+    undisturbed: Undisturbed, tmp_path: Path
+) -> None:
+    """No gain is large enough, so the first validation after the start ends it and the start is the best."""
+    stopping = EarlyStopping(metric="validation_loss", patience=1, min_delta=100.0)
+    config = copy_of(undisturbed.config, tmp_path, keep="best", early_stopping=stopping)
+    with killing(config, _WORKER, when=_A_CHECKPOINT) as killed:
+        told = train(config)
+    assert killed
+    assert told.count("lost a worker") == 1
+    outcome = Outcome.of(config)
+    assert (outcome.log["num_steps"], outcome.log["kept_step"]) == (20, 0)
+    for key in ("validation_losses", "retrieval_mrrs"):
+        assert outcome.log[key] == undisturbed.outcome.log[key][:2], key
+    kept, start = (
+        load_file(Path(config.workspace) / name / "model.safetensors") for name in ("encoder", "start")
+    )
+    shared = kept.keys() & {name if name in kept else f"bert.{name}" for name in start}
+    assert len(shared) == len(start)
+    for name in shared:
+        np.testing.assert_array_equal(
+            kept[name], start[name if name in start else name.removeprefix("bert.")]
+        )
+    assert "train: up to date, 20 steps" in train(config)

@@ -46,13 +46,11 @@ def test_four_workers_are_lost_and_two_go_on_with_the_same_examples(
     assert outcome.distance(undisturbed.outcome) < _CLOSE
 
 
-def test_shards_give_what_copies_give_and_their_checkpoint_is_plain(
-    undisturbed: Undisturbed, tmp_path: Path
-) -> None:
+def test_shards_give_what_copies_give(undisturbed: Undisturbed, tmp_path: Path) -> None:
     """Micro-batches are small: workers have different numbers of them and must meet in every pass."""
     config = copy_of(undisturbed.config, tmp_path, strategy="fsdp2", max_batch_tokens=30)
-    with killing(config, _WORKER, when=_A_CHECKPOINT) as killed:
-        told = train(config)
-    assert killed
-    assert told.count("lost a worker") == 1
-    assert Outcome.of(config).distance(undisturbed.outcome) < _CLOSE
+    train(config)
+    outcome = Outcome.of(config)
+    assert outcome.distance(undisturbed.outcome) < _CLOSE
+    losses = undisturbed.outcome.log["validation_losses"]
+    assert outcome.log["validation_losses"] == [pytest.approx(point, abs=1e-4) for point in losses]

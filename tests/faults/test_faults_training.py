@@ -19,8 +19,8 @@ from tests.faults.training import Outcome, copy_of, killing, train
 from tsdae_core.optim import OptimConfig
 
 _A_CHECKPOINT = "training/*/checkpoint_step_0000000010/state/*.safetensors"
-_WORKER = "ray::RayTrainWorker"
-_DATA_TASK = "ray::MapBatches"
+_WORKER = "RayTrainWorker"
+_DATA_TASK = "_BatchMaker"
 
 
 def test_an_undisturbed_training_tells_what_a_reader_needs(undisturbed: Undisturbed) -> None:
@@ -76,10 +76,10 @@ def test_a_loss_that_is_not_finite_ends_the_training_at_once(
 
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A file system of 400 KiB: room for the first checkpoint and no more than half of another."""
+    """A file system of 128 KiB: room for the first checkpoint and half of another."""
     disk = tmp_path / "disk"
     disk.mkdir()
-    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=400k", "tmpfs", str(disk)], check=True)
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=128k", "tmpfs", str(disk)], check=True)
     yield disk
     subprocess.run(["umount", "-l", str(disk)], check=True)
 

@@ -13,7 +13,7 @@ from tests.faults.training import Outcome, copy_of, killing, train
 
 _CLOSE = 1e-5
 _A_CHECKPOINT = "training/*/checkpoint_step_0000000010/state/*.safetensors"
-_WORKER = "ray::RayTrainWorker"
+_WORKER = "RayTrainWorker"
 
 
 @pytest.mark.parametrize("num_workers", [1, 4])

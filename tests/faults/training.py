@@ -107,7 +107,7 @@ def train(config: RunConfig) -> str:
 
 @contextmanager
 def killing(config: RunConfig, process_name: str, *, when: str, node_of: Any = None) -> Iterator[list[int]]:
-    """Sends SIGKILL, once, to a process of this name when a file in the workspace matches; yields its id.
+    """Sends SIGKILL, once, to a process with this in its title when a file matches; yields its id.
 
     node_of: called with the process instead, to kill more than it.
     """
@@ -134,11 +134,12 @@ def killing(config: RunConfig, process_name: str, *, when: str, node_of: Any = N
 
 
 def _processes(name: str) -> list[psutil.Process]:
-    """Processes that this one has started, directly or not, with the name that Ray gives them."""
+    """Processes that this one has started, directly or not, whose title by Ray holds the name."""
     found = []
     for process in psutil.Process().children(recursive=True):
         with contextlib.suppress(psutil.NoSuchProcess):
-            if " ".join(process.cmdline()).startswith(name):
+            title = " ".join(process.cmdline())
+            if title.startswith("ray::") and name in title:
                 found.append(process)
     return found
 

@@ -5,8 +5,8 @@ import pickle
 
 import numpy as np
 import pytest
-from conftest import run_shards_here
 from pipeline_builders import quiet_reporter, write_rows
+from shard_builders import run_shards_here
 
 from indexing.index_config import IndexConfig
 from indexing.vectors import read_vectors

@@ -8,7 +8,7 @@ tasks that carry their own texts are scored without one.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from indexing.evaluation.pair_rows import PairRow
@@ -26,6 +26,7 @@ from pipelines.manifest import Manifest, ShardRecord, StageFolder, stable_hash
 from pipelines.progress import Reporter
 from pipelines.report_content import START, TRAINED, report_input, with_speed
 from pipelines.report_files import log_report, write_report
+from pipelines.report_map import documents_map
 from pipelines.report_movers import by_key
 from pipelines.shards import ShardFunction, run_shards
 from pipelines.shown import ShownQuery, read_shown
@@ -109,7 +110,9 @@ def evaluate(config: RunConfig, workspace: Location, *, reporter: Reporter) -> M
     content = report_input(
         config, workspace, rows, pair_rows, shown, systems=SYSTEMS, notes=_notes(cells, shards)
     )
-    names = write_report(content, stage.folder, html_only=with_speed(content, stage.folder))
+    picture = documents_map(documents_place, documents, workspace / "vectors", seed=config.seed)
+    page = replace(with_speed(content, stage.folder), map_svg=picture)
+    names = write_report(content, stage.folder, html_only=page)
     files = {name: (stage.folder / name).sha256() for name in names if name not in _MEASURED_FILES}
     summaries = summarise(rows, pair_rows=pair_rows, baseline=START, seed=config.seed)
     scores = mean_values(summaries)

@@ -66,19 +66,22 @@ def report_input(
 
 def with_speed(content: ReportInput, folder: Location) -> ReportInput:
     """The same report with recall against queries per second of the index, where it was measured."""
-    curves = []
-    for info in (folder / "speed").files():
-        points = Location(folder.filesystem, info.path).read_json()["points"]
-        curves.append(
-            Curve(
-                name="each search setting of the index",
-                section="Index: recall against speed",
-                y_label="recall@10 against exact search",
-                x_label="queries/s, one thread",
-                points=tuple(sorted((float(x), float(y)) for x, y in points)),
-            )
-        )
-    return replace(content, curves=(*content.curves, *curves[:1]))
+    measured = [Location(folder.filesystem, info.path) for info in (folder / "speed").files()]
+    if not measured:
+        return content
+    points = sorted((float(x), float(y)) for x, y in measured[0].read_json()["points"])
+    if len(points) == 1:  # an index without search settings, such as Flat: no line to draw
+        ((speed, recall),) = points
+        note = f"Index: recall@10 {recall:.3f} at {speed:,.0f} queries/s, one thread."
+        return replace(content, notes=(*content.notes, note))
+    curve = Curve(
+        name="each search setting of the index",
+        section="Index: recall against speed",
+        y_label="recall@10 against exact search",
+        x_label="queries/s, one thread",
+        points=tuple(points),
+    )
+    return replace(content, curves=(*content.curves, curve))
 
 
 def _facts(config: RunConfig, workspace: Location) -> list[FactBlock]:

@@ -7,10 +7,14 @@ import pyarrow as pa
 import pytest
 
 from indexing.evaluation.tasks import RetrievalTask
+from indexing.hits import Hits
+from indexing.plan import SearchParams
 from indexing.vectors import VectorForm, write_vectors
 from pipelines.errors import InputError
 from pipelines.manifest import Manifest, ShardRecord
 from pipelines.prepare import write_parquet
+from pipelines.report_map import documents_map
+from pipelines.shown import read_shown
 from pipelines.storage import Location
 from pipelines.systems import EvaluationTask, cell_name
 
@@ -18,7 +22,7 @@ from pipelines.systems import EvaluationTask, cell_name
 @pytest.fixture
 def task(tmp_path):
     place = Location.parse(tmp_path)
-    rows = {"row_id": pa.array([0, 1], pa.int64()), "doc_id": ["near", "long"]}
+    rows = {"row_id": pa.array([0, 1], pa.int64()), "doc_id": ["near", "long"], "text": ["close by", "far"]}
     write_parquet((place / "documents").make_dir() / "part-00000.parquet", pa.table(rows))
     vectors = np.array([[1.0, 0.0], [3.0, 3.0]], np.float32)
     target = (place / "vectors").make_dir() / "part-00000.parquet"
@@ -49,6 +53,44 @@ def test_judged_documents_outside_the_collection_are_counted_and_all_of_them_ref
     assert task._judged_rows(judged("near", "gone")) == {"near": 0}
     with pytest.raises(InputError, match="none of its 2 judged documents"):
         task._judged_rows(judged("gone", "also gone"))
+
+
+def test_a_cell_keeps_the_texts_of_the_first_hits_and_of_the_right_document(task, monkeypatch):
+    from pipelines import systems
+
+    monkeypatch.setattr(systems, "_encode", lambda *_: np.array([[2.0, 0.1]], np.float32))
+    judged = RetrievalTask("t", ["q"], ["a query"], {"q": {"long": 1, "gone": 1}}, num_skipped_queries=3)
+    system = systems.System(name="x", kind="exact", encoder="encoder", vectors="vectors")
+    record = task()("cell", {"task": judged, "system": system})
+    (shown,) = read_shown(task.output / "shown" / "cell.parquet")
+    assert (shown.query, shown.relevant_text, shown.best_rank) == ("a query", "far", 2)
+    assert [(hit["text"], hit["relevant"]) for hit in shown.hits] == [("close by", False), ("far", True)]
+    assert record.counts == {"skipped_queries": 3, "unknown_queries": 0, "unknown_documents": 1}
+
+
+def test_the_speed_of_every_search_setting_is_measured(task, monkeypatch):
+    from pipelines import systems
+
+    class Index:
+        def search(self, vectors, k, *, params):
+            found = np.array([[0, 1] if params.num_probes == 2 else [1, -1]], np.int64)
+            return Hits(found, np.array([[1.0, 0.5]], np.float32))
+
+    monkeypatch.setattr(systems, "_encode", lambda *_: np.array([[2.0, 0.1]], np.float32))
+    monkeypatch.setattr(systems, "open_index", lambda _: Index())
+    grid = tuple(SearchParams(num_probes=n) for n in (1, 2))
+    system = systems.System(name="x", kind="index", encoder="encoder", vectors="vectors")
+    dataclasses.replace(task, search_grid=grid)._measure_speed("cell", system, ["a query"])
+    points = (task.output / "speed" / "cell.json").read_json()["points"]
+    assert [recall for _, recall in points] == [0.5, 1.0]
+    assert all(speed > 0 for speed, _ in points)
+
+
+def test_the_map_shows_a_sample_of_the_documents(task):
+    svg = documents_map(task.documents, task.manifest, task.workspace / "vectors", seed=0)
+    assert svg.startswith("<svg")
+    assert "close by" in svg
+    assert "http" not in svg
 
 
 def test_names_of_cells_sort_like_their_numbers():

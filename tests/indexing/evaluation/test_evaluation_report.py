@@ -9,20 +9,28 @@ import numpy as np
 import pyarrow.fs
 import pytest
 
+from indexing.evaluation.pair_rows import PairRow
 from indexing.evaluation.report import (
     Curve,
     ExampleHit,
     FactBlock,
+    Mover,
     QueryExample,
     ReportInput,
     SystemRanking,
     render_html,
+    render_latex,
     render_markdown,
     report_json,
 )
 from indexing.evaluation.report_plots import curve_plot
 from indexing.evaluation.rows import PerQueryRow, QueryScore, label_rows, read_rows, write_rows
-from indexing.evaluation.summary import largest_changes, mean_over_tasks, summarise
+from indexing.evaluation.summary import (
+    largest_changes,
+    mean_of_main_scores,
+    mean_over_tasks,
+    summarise,
+)
 
 HOSTILE = "<script>alert('x')</script> & \"q\" | `c`"
 
@@ -189,6 +197,56 @@ def test_the_largest_changes_come_first():
     gains, losses = largest_changes(rows, measure="map", baseline="old", system="new")
     assert [change.query_id for change in gains] == ["q2", "q1"]
     assert [change.query_id for change in losses] == ["q3"]
+
+
+def grouped_rows():
+    """Two forums, one of a single query: s1 is 1.0 in the small one, 0.0 in the large one."""
+    rows = []
+    for system, small in (("s0", 0.0), ("s1", 1.0)):
+        rows += [PerQueryRow(system, "t", f"q{n}", "map", 0.0, "large") for n in range(9)]
+        rows.append(PerQueryRow(system, "t", "q0", "map", small, "small"))
+    return rows
+
+
+def test_groups_weigh_the_same_and_few_get_columns_of_their_own():
+    (summary,) = summarise(grouped_rows(), baseline="s0")
+    values = {measure: summary.cells["s1", measure].interval.mean for measure in summary.measures}
+    assert values == {"map": 0.5, "map.large": 0.0, "map.small": 1.0}
+    assert summary.num_queries == 10
+    comparison = summary.cells["s1", "map"].comparison
+    assert (comparison.difference, comparison.num_wins, comparison.num_ties) == (0.5, 1, 9)
+    assert "MAP, small" in render_html(ReportInput(title="t", rows=tuple(grouped_rows()), baseline="s0"))
+
+
+def test_the_mean_of_the_main_scores_takes_each_tasks_first_measure():
+    rows = [PerQueryRow("s", "a", "q", "map", 1.0), PerQueryRow("s", "a", "q", "mrr", 0.1)]
+    pairs = [PairRow("s", "b", "", f"p{n}", float(n), -1, float(n)) for n in range(4)]
+    summaries = summarise(rows, pair_rows=pairs, baseline="s")
+    assert [summary.main_measure for summary in summaries] == ["map", "spearman"]
+    assert mean_of_main_scores(summaries) == {"s": 1.0}
+
+
+def test_winners_and_the_map_are_on_the_page_and_hostile_texts_are_escaped():
+    mover = Mover(task="toy", text=HOSTILE, target=HOSTILE, before="place 9", after="place 1", change=0.5)
+    full = report(movers=(mover,), moved=("before", HOSTILE), map_svg="<svg></svg>")
+    page = render_html(full)
+    assert "<script>" not in page
+    assert "place 9 → <b>place 1</b>" in page
+    assert "Map of the corpus" in page
+    assert "▲ toy: place 9 → place 1" in render_markdown(full)
+    assert json.loads(report_json(full))["movers"][0]["after"] == "place 1"
+
+
+def test_the_latex_table_marks_the_best_and_escapes_what_latex_takes_for_itself():
+    rows = [
+        dataclasses.replace(row, system="100 %_x" if row.system == "after" else row.system)
+        for row in rows_for()
+    ]
+    text = render_latex(report(rows=tuple(rows)))
+    (line,) = [line for line in text.splitlines() if line.startswith("100")]
+    assert re.fullmatch(r"100 \\%\\_x & \\textbf\{\d+\.\d\}\$\^\\dagger\$ \\\\", line), line
+    assert r"</script> \& " in text
+    assert text.count("&") == 5
 
 
 def test_rows_come_back_from_parquet_with_stable_bytes(tmp_path):

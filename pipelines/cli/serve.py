@@ -45,10 +45,11 @@ def serve(
     config = _config(arguments or [], workspace)
     console = Console(stderr=True, highlight=False, soft_wrap=True)
     stop = threading.Event()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, lambda *_: stop.set())
     with connected(config, replicas_cpus=config.serve.num_replicas * config.serve.cpus_per_replica):
         with running(config) as address:
+            # Only now: Ray puts handlers of its own when it starts, and until here an interrupt just ends us.
+            for number in (signal.SIGINT, signal.SIGTERM):
+                signal.signal(number, lambda *_: stop.set())
             console.print(f"serve: {config.workspace} at {address} (page /, API /docs, metrics /metrics)")
             if config.serve.host not in _LOOPBACK and not os.environ.get(API_KEY_VARIABLE):
                 console.print(

@@ -9,7 +9,7 @@ import json
 import shutil
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -106,22 +106,26 @@ def train(config: RunConfig) -> str:
 
 
 @contextmanager
-def killing(config: RunConfig, process_name: str, *, when: str, node_of: Any = None) -> Iterator[list[int]]:
+def killing(
+    config: RunConfig, process_name: str, *, when: str, act: Callable[[psutil.Process], object] | None = None
+) -> Iterator[list[int]]:
     """Sends SIGKILL, once, to a process with this in its title when a file matches; yields its id.
 
-    node_of: called with the process instead, to kill more than it.
+    act: called with the process instead.
     """
     killed: list[int] = []
     over = threading.Event()
 
     def watch() -> None:
         workspace = Path(config.workspace)
+        found: list[psutil.Process] = []
         while not over.is_set():
-            if any(workspace.glob(when)):
-                for process in _processes(process_name):
-                    killed.append(process.pid)
-                    process.kill() if node_of is None else node_of(process)
-                    return
+            # Looking takes longer than a few steps do, so it is done beforehand.
+            found = [process for process in found if process.is_running()] or processes(process_name)
+            if found and any(workspace.glob(when)):
+                killed.append(found[0].pid)
+                found[0].kill() if act is None else act(found[0])
+                return
             time.sleep(0.005)
 
     thread = threading.Thread(target=watch, daemon=True)
@@ -133,7 +137,7 @@ def killing(config: RunConfig, process_name: str, *, when: str, node_of: Any = N
         thread.join()
 
 
-def _processes(name: str) -> list[psutil.Process]:
+def processes(name: str) -> list[psutil.Process]:
     """Processes that this one has started, directly or not, whose title by Ray holds the name."""
     found = []
     for process in psutil.Process().children(recursive=True):

@@ -336,3 +336,22 @@ def test_the_page_marks_the_words_of_the_query_and_keeps_every_character(client)
     for parts, (_, text, marked) in zip(json.loads(done.stdout), MARKED, strict=True):
         assert "".join(part for part, _ in parts) == text
         assert [part for part, is_marked in parts if is_marked] == marked
+
+
+class ByLength:
+    """A re-ranker that likes long texts."""
+
+    def score(self, query, texts):
+        return np.array([len(text) for text in texts], np.float32)
+
+
+def test_a_search_that_asks_for_it_is_ranked_again_by_the_cross_encoder(engine, searcher, monkeypatch):
+    monkeypatch.setattr(engine, "_cross_encoder", ByLength())
+    with TestClient(make_service(engine)) as client:
+        answer = client.post("/search", json={"query": QUERY, "k": 3, "rerank": True}).json()
+        body = {"query": "x", "candidates": ["a", "abc", "ab"], "model": "cross_encoder"}
+        ranked = client.post("/rerank", json=body).json()["results"]
+    depth = ServeConfig().rerank_depth
+    longest = max(len(hit.text) for hit in searcher.search([QUERY], depth)[0])
+    assert answer["results"][0]["hits"][0]["score"] == longest
+    assert [one["index"] for one in ranked] == [1, 2, 0]

@@ -13,6 +13,7 @@ from pipelines.embed_config import EmbedConfig as EmbedConfig
 from pipelines.evaluate_config import EvaluateConfig
 from pipelines.model_config import ModelConfig
 from pipelines.phase_config import PhaseConfig
+from pipelines.promote_config import PromoteConfig
 from pipelines.service.config import ServeConfig
 from pipelines.train_config import TrainConfig
 
@@ -44,10 +45,18 @@ class RegisterConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class TrackingConfig:
-    """MLflow. uri None keeps a sqlite database in the workspace (one machine); a cluster needs a server."""
+    """MLflow. uri None keeps a sqlite database in the workspace (one machine); a cluster needs a server.
+
+    system_metrics_every_s: seconds between two readings of each training node's CPU, memory, disk, network
+    and GPU; 0 reads none.
+    """
 
     uri: str | None = None
     experiment: str = "tsdae"
+    system_metrics_every_s: float = 10.0
+
+    def __post_init__(self) -> None:
+        require(self.system_metrics_every_s >= 0, "system_metrics_every_s must not be negative")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,6 +79,7 @@ class RunConfig:
     index: IndexConfig = field(default_factory=IndexConfig)
     evaluate: EvaluateConfig = field(default_factory=EvaluateConfig)
     register: RegisterConfig = field(default_factory=RegisterConfig)
+    promote: PromoteConfig = field(default_factory=PromoteConfig)
     tracking: TrackingConfig = field(default_factory=TrackingConfig)
     serve: ServeConfig = field(default_factory=ServeConfig)
 

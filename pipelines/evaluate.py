@@ -76,12 +76,13 @@ def evaluate(config: RunConfig, workspace: Location, *, reporter: Reporter) -> M
     documents_place = documents_folder(config, workspace)
     documents = finished_manifest(documents_place, command="prepare")
     sources = task_sources(config)
+    measured_on = _measured_on(sources, documents, config)
     inputs = {
         "index": index.digest,
         "encoder": encoder.digest,
         "start": start.digest,
         "documents": documents.digest,
-        "tasks": stable_hash([[source.name, source.fingerprint()] for source in sources]),
+        "tasks": stable_hash(measured_on),
     }
     settings = {"top_k": config.evaluate.top_k, "num_examples": config.evaluate.num_examples}
     stage = StageFolder(workspace / REPORT_FOLDER, stage="report", config=settings, inputs=inputs)
@@ -119,8 +120,26 @@ def evaluate(config: RunConfig, workspace: Location, *, reporter: Reporter) -> M
     tracker = Tracker.of(config, workspace)
     if (run_id := tracker.find_run(encoder.fingerprint)) is not None:
         log_report(tracker, run_id, stage.folder, names, scores, step=encoder.counts["steps"])
+        for source in sources:
+            place, digest = str(source.documents or source.place), measured_on[source.name]
+            tracker.log_input(run_id, name=source.name, place=place, digest=digest, context="evaluation")
     counts = {"rows": len(rows), "pair_rows": len(pair_rows)}
-    return stage.finish(counts=counts, shards=shards, files=files, facts={"scores": scores})
+    facts = {"scores": scores, "tasks": measured_on}
+    return stage.finish(counts=counts, shards=shards, files=files, facts=facts)
+
+
+def _measured_on(sources: Sequence[TaskSource], documents: Manifest, config: RunConfig) -> dict[str, str]:
+    """What each task was measured on: two encoders may be compared by it where these are equal."""
+    return {
+        source.name: stable_hash(
+            [
+                source.fingerprint(),
+                documents.digest if source.documents is not None else None,
+                config.evaluate.top_k,
+            ]
+        )
+        for source in sources
+    }
 
 
 def task_sources(config: RunConfig) -> list[TaskSource]:

@@ -104,9 +104,15 @@ class StageFolder:
         self.fingerprint = stable_hash([_SCHEMA_VERSION, stage, dict(config), dict(inputs)])
 
     def finished(self) -> Manifest | None:
-        """The manifest when this very question has been answered already."""
+        """The manifest when this very question has been answered already.
+
+        Tidies what a kill between writing the manifest and tidying has left.
+        """
         manifest = read_manifest(self.folder)
-        return manifest if manifest is not None and manifest.fingerprint == self.fingerprint else None
+        if manifest is None or manifest.fingerprint != self.fingerprint:
+            return None
+        self._tidy()
+        return manifest
 
     def begin(self) -> None:
         """Makes the folder ready: keeps the shards of an interrupted same run, removes anything else."""
@@ -158,9 +164,12 @@ class StageFolder:
             versions=package_versions(),
         )
         (self.folder / MANIFEST_NAME).write_json({**asdict(manifest), "digest": manifest.digest})
+        self._tidy()
+        return manifest
+
+    def _tidy(self) -> None:
         (self.folder / _RECEIPTS).delete()
         (self.folder / _STARTED).delete()
-        return manifest
 
     @contextmanager
     def removed_on_user_error(self) -> Iterator[None]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+import uuid
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
@@ -20,10 +21,13 @@ from pipelines.lookup import build_lookup
 from pipelines.phases import train_phases
 from pipelines.prepare import prepare
 from pipelines.progress import Reporter
+from pipelines.promote import promote
 from pipelines.register import register
 from pipelines.storage import Location
+from pipelines.tracking import Tracker
 
 _LOCK_NAME = ".lock"
+_TRACKED = frozenset({"train", "evaluate", "register"})
 
 
 def run_all(config: RunConfig, *, reporter: Reporter) -> None:
@@ -38,6 +42,7 @@ def run_stages(names: Sequence[str], config: RunConfig, *, reporter: Reporter) -
         InputError: bad input or settings, an earlier stage missing, or another run at work in the workspace.
     """
     workspace = Location.parse(config.workspace)
+    _check_services(config, workspace, names)
     with only_one(workspace), connected(config):
         recover(workspace)
         for number, name in enumerate(names, 1):
@@ -87,6 +92,8 @@ def _evaluate(config: RunConfig, workspace: Location, reporter: Reporter) -> Non
 
 def _register(config: RunConfig, workspace: Location, reporter: Reporter) -> None:
     register(config, workspace, reporter=reporter)
+    if config.promote.automatic:
+        promote(config, workspace, reporter=reporter)
 
 
 _STAGES: dict[str, Callable[[RunConfig, Location, Reporter], None]] = {
@@ -98,6 +105,24 @@ _STAGES: dict[str, Callable[[RunConfig, Location, Reporter], None]] = {
     "evaluate": _evaluate,
     "register": _register,
 }
+
+
+def _check_services(config: RunConfig, workspace: Location, names: Sequence[str]) -> None:
+    """Finds out before the first stage what would else fail after hours.
+
+    Raises:
+        InputError: a remote workspace that cannot be written, or a tracking server that does not answer.
+    """
+    if not workspace.is_local:
+        probe = workspace / f".probe-{uuid.uuid4().hex[:8]}"
+        try:
+            probe.write_bytes(b"probe")
+            probe.delete()
+        except OSError as error:
+            reason = " ".join(str(error).split())
+            raise InputError(f"cannot write to the workspace '{workspace}': {reason}") from error
+    if _TRACKED.intersection(names):
+        Tracker.of(config, workspace).check()
 
 
 @contextmanager

@@ -286,6 +286,7 @@ def _local(workspace: Location, name: str, kept: tempfile.TemporaryDirectory[str
     if kept is None:
         return place.local_path
     target = Path(kept.name) / name
+    target.mkdir()
     pafs.copy_files(place.path, str(target), place.filesystem, pafs.LocalFileSystem())
     return target
 

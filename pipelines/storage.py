@@ -28,6 +28,11 @@ _TEMPORARY = ".tmp-"
 _URL = re.compile(r"^[a-z][a-z0-9+.-]*://")
 
 
+def is_url(text: str) -> bool:
+    """Whether a place is given as a URL and not as a local path."""
+    return bool(_URL.match(text))
+
+
 @dataclass(frozen=True)
 class Location:
     """One path on one file system. Picklable, so tasks on other nodes can use it."""
@@ -42,7 +47,7 @@ class Location:
         Raises InputError when the URL's scheme is unknown.
         """
         text = os.fspath(text)
-        if not _URL.match(text):
+        if not is_url(text):
             return Location(pafs.LocalFileSystem(), str(Path(text).expanduser().absolute()))
         try:
             filesystem, path = pafs.FileSystem.from_uri(text)

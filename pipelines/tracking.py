@@ -1,31 +1,31 @@
-"""MLflow: one run per training, metrics by global step, the registry.
+"""MLflow runs: one per training through any restart, with parameters, metrics, inputs and artifacts.
 
-The only file of the pipeline that imports mlflow (besides `registry_model`, the code that is logged with a
-model and runs wherever MLflow loads it). A run is found again by its fingerprint, so restarts and reruns
-go on with it instead of making a second one.
+With `registry` (versions and aliases) and `registry_model` (the code that is logged with a version) the only
+importer of mlflow. A run is found again by its fingerprint, so restarts and reruns go on with it instead of
+making a second one.
 """
 
 from __future__ import annotations
 
-import contextlib
-import io
 import logging
 import os
-import shutil
-import tempfile
+import sqlite3
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import mlflow
-import mlflow.artifacts
-import mlflow.pyfunc
-from mlflow.entities import Metric, Param, RunTag
+import mlflow.data.dataset_source_registry
+from alembic.util.exc import CommandError
+from mlflow.data.meta_dataset import MetaDataset
+from mlflow.entities import DatasetInput, InputTag, Metric, Param, RunTag
 from mlflow.exceptions import MlflowException
+from mlflow.system_metrics.system_metrics_monitor import SystemMetricsMonitor
 from mlflow.tracking import MlflowClient
+from sqlalchemy.exc import SQLAlchemyError
 
 from pipelines.config import RunConfig
 from pipelines.errors import InputError
@@ -33,20 +33,25 @@ from pipelines.storage import Location
 
 FINGERPRINT_TAG = "tsdae.fingerprint"
 _URI_VARIABLE = "MLFLOW_TRACKING_URI"
+_SQLITE = "sqlite:///"
 _MAX_PARAM_CHARS = 5_000
 _METRICS_PER_CALL = 1_000
 _PARAMS_PER_CALL = 100
-_MODEL_CODE = Path(__file__).with_name("registry_model.py")
-_CORE_PACKAGE = Path(__file__).parents[1] / "tsdae_core"
+_MAX_DIGEST_CHARS = 36
 
 
 @dataclass(frozen=True)
 class Tracker:
-    """Where runs are logged: a tracking URI and an experiment. Picklable; workers use it with a run id."""
+    """Where runs are logged: a tracking URI and an experiment. Picklable; workers use it with a run id.
+
+    system_metrics_every_s: seconds between two readings of a node's CPU, memory, disk, network and GPU; 0 is
+    never.
+    """
 
     uri: str
     experiment: str
     artifact_root: str | None
+    system_metrics_every_s: float = 0.0
 
     @staticmethod
     def of(config: RunConfig, workspace: Location) -> Tracker:
@@ -55,29 +60,47 @@ class Tracker:
         Raises:
             InputError: the workspace is remote and no server is named.
         """
-        uri = config.tracking.uri or os.environ.get(_URI_VARIABLE)
+        settings = config.tracking
+        every_s = settings.system_metrics_every_s
+        uri = settings.uri or os.environ.get(_URI_VARIABLE)
         if uri:
-            return Tracker(uri, config.tracking.experiment, None)
+            return Tracker(uri, settings.experiment, None, every_s)
         if not workspace.is_local:
             raise InputError(
                 "a remote workspace needs an MLflow server: set tracking.uri or MLFLOW_TRACKING_URI"
             )
         folder = workspace.local_path
         folder.mkdir(parents=True, exist_ok=True)
-        return Tracker(
-            f"sqlite:///{folder / 'mlflow.db'}", config.tracking.experiment, str(folder / "mlartifacts")
-        )
+        database = f"{_SQLITE}{folder / 'mlflow.db'}"
+        return Tracker(database, settings.experiment, str(folder / "mlartifacts"), every_s)
 
     def client(self) -> MlflowClient:
-        """An MLflow client of this server."""
+        """An MLflow client of this server.
+
+        Raises:
+            InputError: a sqlite database that cannot be opened or is none.
+        """
         _quiet()
+        _check_sqlite(self.uri)
         return MlflowClient(self.uri)
+
+    def check(self) -> None:
+        """Answers quickly whether runs can be logged at all.
+
+        Raises:
+            InputError: the server does not answer, or the database cannot be used.
+        """
+        if self.uri.startswith(_SQLITE):
+            _check_sqlite(self.uri)
+        else:
+            self.experiment_id()
 
     def find_run(self, fingerprint: str) -> str | None:
         """The id of the run with this fingerprint, if there is one."""
-        runs = self.client().search_runs(
-            [self.experiment_id()], f"tags.`{FINGERPRINT_TAG}` = '{fingerprint}'", max_results=1
-        )
+        with self.refusals():
+            runs = self.client().search_runs(
+                [self.experiment_id()], f"tags.`{FINGERPRINT_TAG}` = '{fingerprint}'", max_results=1
+            )
         return str(runs[0].info.run_id) if runs else None
 
     def open_run(self, name: str, *, fingerprint: str, params: Mapping[str, Any]) -> str:
@@ -86,7 +109,7 @@ class Tracker:
         Raises:
             InputError: the server does not answer or refuses.
         """
-        try:
+        with self.refusals():
             found = self.find_run(fingerprint)
             client = self.client()
             if found is not None:
@@ -96,133 +119,98 @@ class Tracker:
             entries = [Param(key, str(value)[:_MAX_PARAM_CHARS]) for key, value in params.items()]
             for i in range(0, len(entries), _PARAMS_PER_CALL):
                 client.log_batch(run.info.run_id, params=entries[i : i + _PARAMS_PER_CALL])
-        except MlflowException as error:
-            raise InputError(
-                f"the MLflow server at '{self.uri}' refused: {str(error).splitlines()[0]}"
-            ) from error
         return str(run.info.run_id)
 
     def experiment_id(self) -> str:
         """The id of the experiment, made now if there is none."""
-        client = self.client()
-        found = client.get_experiment_by_name(self.experiment)
-        if found is not None:
-            return str(found.experiment_id)
-        return str(client.create_experiment(self.experiment, artifact_location=self.artifact_root))
+        with self.refusals():
+            client = self.client()
+            found = client.get_experiment_by_name(self.experiment)
+            if found is not None:
+                return str(found.experiment_id)
+            return str(client.create_experiment(self.experiment, artifact_location=self.artifact_root))
 
     def log_metrics(self, run_id: str, rows: Sequence[tuple[int, int, Mapping[str, float]]]) -> None:
-        """Logs (global step, milliseconds since 1970, values by name) rows."""
+        """Logs rows of (global step, ms since 1970, values by name); the same row again changes nothing."""
         metrics = [
             Metric(key, float(value), time_ms, step)
             for step, time_ms, values in rows
             for key, value in values.items()
         ]
-        client = self.client()
-        for i in range(0, len(metrics), _METRICS_PER_CALL):
-            client.log_batch(run_id, metrics=metrics[i : i + _METRICS_PER_CALL])
+        with self.refusals():
+            client = self.client()
+            for i in range(0, len(metrics), _METRICS_PER_CALL):
+                client.log_batch(run_id, metrics=metrics[i : i + _METRICS_PER_CALL])
 
     @staticmethod
     def now_ms() -> int:
         """Milliseconds since 1970, the time stamp of metrics."""
         return int(time.time() * 1000)
 
+    def log_input(self, run_id: str, *, name: str, place: str, digest: str, context: str) -> None:
+        """Records what the run read: a name, the place it came from, its digest, and what it was for.
+
+        context: `training` or `evaluation`. The same input again changes nothing.
+        """
+        source = mlflow.data.dataset_source_registry.resolve_dataset_source(place)
+        dataset = MetaDataset(source, name=name, digest=digest[:_MAX_DIGEST_CHARS])
+        tags = [InputTag("mlflow.data.context", context)]
+        with self.refusals():
+            self.client().log_inputs(run_id, [DatasetInput(dataset._to_mlflow_entity(), tags)])
+
+    @contextmanager
+    def system_metrics(self, run_id: str, *, node: str) -> Iterator[None]:
+        """Logs this machine's CPU, memory, disk, network and GPU while the body runs, under the node's name.
+
+        One caller per node. After a restart the steps go on where they ended.
+        """
+        if not self.system_metrics_every_s:
+            yield
+            return
+        monitor = SystemMetricsMonitor(
+            run_id,
+            sampling_interval=self.system_metrics_every_s,
+            resume_logging=True,
+            node_id=node,
+            tracking_uri=self.uri,
+        )
+        monitor.start()
+        try:
+            yield
+        finally:
+            monitor.finish()
+
     def log_file(self, run_id: str, path: Path, *, folder: str | None = None) -> None:
         """Stores a file among the run's artifacts."""
-        self.client().log_artifact(run_id, str(path), folder)
+        with self.refusals():
+            self.client().log_artifact(run_id, str(path), folder)
 
     def set_tags(self, run_id: str, tags: Mapping[str, str]) -> None:
         """Sets tags of a run."""
-        self.client().log_batch(run_id, tags=[RunTag(key, value) for key, value in tags.items()])
+        with self.refusals():
+            self.client().log_batch(run_id, tags=[RunTag(key, value) for key, value in tags.items()])
 
     def close_run(self, run_id: str, *, status: str) -> None:
         """Marks a run as FINISHED or FAILED."""
-        self.client().set_terminated(run_id, status)
-
-    def register_encoder(
-        self,
-        name: str,
-        encoder: Path,
-        *,
-        run_id: str,
-        fingerprint: str,
-        alias: str,
-        tags: Mapping[str, str],
-    ) -> str:
-        """Logs the encoder as a pyfunc model, registers a version and points the alias at it.
-
-        A version with the same fingerprint is used again. Returns the version number.
-        """
-        client = self.client()
-        version = self._find_version(name, fingerprint)
-        if version is None:
-            model_uri = self._log_model(encoder, run_id=run_id)
-            # MLflow prints that it registered a version; the stage says so itself.
-            with self._active(), contextlib.redirect_stderr(io.StringIO()):
-                made = mlflow.register_model(model_uri, name, tags={FINGERPRINT_TAG: fingerprint, **tags})
-            version = str(made.version)
-        client.set_registered_model_alias(name, alias, version)
-        return version
-
-    def find_alias(self, name: str, alias: str) -> RegisteredVersion:
-        """The registered version that an alias points at.
-
-        Raises:
-            InputError: the registry has no such model or alias, or does not answer.
-        """
-        try:
-            found = self.client().get_model_version_by_alias(name, alias)
-        except MlflowException as error:
-            reason = str(error).splitlines()[0]
-            raise InputError(f"no models:/{name}@{alias} at '{self.uri}': {reason}") from error
-        return RegisteredVersion(self, name, str(found.version), dict(found.tags))
-
-    def download_encoder(self, name: str, version: str, folder: Path) -> Path:
-        """Copies the encoder of a registered version below a local folder; returns the encoder's folder."""
-        with self._active():
-            model = mlflow.artifacts.download_artifacts(
-                artifact_uri=f"models:/{name}/{version}", dst_path=str(folder)
-            )
-        return Path(model) / "artifacts" / "encoder"
-
-    def fetch_encoder(self, model_uri: str, folder: Path) -> Path:
-        """Copies the encoder of `models:/NAME@ALIAS` or `models:/NAME/VERSION` below a local folder.
-
-        Raises:
-            InputError: the registry has no such model, or the model holds no encoder of ours.
-        """
-        model, at, alias = model_uri.removeprefix("models:/").partition("@")
-        name, _, version = model.rpartition("/")
-        if at:
-            name, version = model, self.find_alias(model, alias).version
-        try:
-            encoder = self.download_encoder(name, version, folder)
-        except (MlflowException, OSError) as error:
-            reason = str(error).splitlines()[0]
-            raise InputError(f"cannot fetch '{model_uri}' from '{self.uri}': {reason}") from error
-        if not encoder.is_dir():
-            raise InputError(f"'{model_uri}' holds no encoder: it was not registered by `tsdae register`")
-        return encoder
-
-    def _find_version(self, name: str, fingerprint: str) -> str | None:
-        for version in self.client().search_model_versions(f"name = '{name}'"):
-            if version.tags.get(FINGERPRINT_TAG) == fingerprint:
-                return str(version.version)
-        return None
-
-    def _log_model(self, encoder: Path, *, run_id: str) -> str:
-        with _core_code() as code, self._active(), mlflow.start_run(run_id=run_id):
-            info = mlflow.pyfunc.log_model(
-                name="encoder",
-                python_model=str(_MODEL_CODE),
-                artifacts={"encoder": str(encoder)},
-                code_paths=[str(code)],
-                input_example=["How do I reset a counter?"],
-                pip_requirements=_model_requirements(),
-            )
-        return str(info.model_uri)
+        with self.refusals():
+            self.client().set_terminated(run_id, status)
 
     @contextmanager
-    def _active(self) -> Iterator[None]:
+    def refusals(self) -> Iterator[None]:
+        """What the server or database refuses in the body becomes one line that names it.
+
+        Raises:
+            InputError: instead of MLflow's and the database's own errors.
+        """
+        try:
+            yield
+        except MlflowException as error:
+            raise InputError(f"the MLflow server at '{self.uri}' refused: {_first_line(error)}") from error
+        except (SQLAlchemyError, CommandError) as error:
+            raise _unusable(self.uri, _first_line(getattr(error, "orig", None) or error)) from error
+
+    @contextmanager
+    def active(self) -> Iterator[None]:
         """Points MLflow's global state (a module variable and an environment variable) here for the body."""
         _quiet()
         before = os.environ.get(_URI_VARIABLE)
@@ -236,45 +224,39 @@ class Tracker:
                 os.environ[_URI_VARIABLE] = before
 
 
-@dataclass(frozen=True)
-class RegisteredVersion:
-    """A version of a model in the registry."""
-
-    tracker: Tracker
-    name: str
-    version: str
-    tags: Mapping[str, str]
-
-    def download(self, folder: Path) -> Path:
-        """Copies its encoder below a local folder; returns the encoder's folder."""
-        return self.tracker.download_encoder(self.name, self.version, folder)
+def legal_name(name: str) -> str:
+    """A name made legal for metrics and tags of MLflow."""
+    return "".join(sign if sign.isalnum() or sign in "_-. " else "_" for sign in name)
 
 
-@contextmanager
-def _core_code() -> Iterator[Path]:
-    """A copy of the learning core's code, without the encoder that ships with it."""
-    with tempfile.TemporaryDirectory(prefix="tsdae-code-") as folder:
-        copy = Path(folder) / _CORE_PACKAGE.name
-        ignored = shutil.ignore_patterns("__pycache__", "*.safetensors")
-        shutil.copytree(_CORE_PACKAGE, copy, ignore=ignored)
-        yield copy
+def _check_sqlite(uri: str) -> None:
+    """MLflow answers a damaged file with a traceback, and one it cannot open with minutes of retries."""
+    if not uri.startswith(_SQLITE):
+        return
+    path = Path(uri.removeprefix(_SQLITE))
+    if not path.exists():
+        return
+    try:
+        with closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=rw", uri=True)) as database:
+            database.execute("SELECT count(*) FROM sqlite_master").fetchone()
+    except sqlite3.OperationalError as error:
+        if "locked" not in str(error):
+            raise _unusable(uri, _first_line(error)) from error
+    except sqlite3.DatabaseError as error:
+        raise _unusable(uri, _first_line(error)) from error
 
 
-def _model_requirements() -> list[str]:
-    """What loading the logged encoder needs, at the versions that made it."""
-    from importlib.metadata import version
-
-    packages = (
-        "mlflow",
-        "torch",
-        "transformers",
-        "tokenizers",
-        "safetensors",
-        "numpy",
-        "scipy",
-        "huggingface-hub",
+def _unusable(uri: str, reason: str) -> InputError:
+    place = uri.removeprefix(_SQLITE)
+    return InputError(
+        f"the MLflow database '{place}' cannot be used: {reason}; put a copy back, or move it away to begin "
+        "a new one (runs and versions in it are then lost)"
     )
-    return [f"{name}=={version(name).partition('+')[0]}" for name in packages]
+
+
+def _first_line(error: BaseException) -> str:
+    lines = str(error).strip().splitlines()
+    return lines[0] if lines else type(error).__name__
 
 
 def _quiet() -> None:

@@ -6,15 +6,12 @@ name made of the stage's fingerprint, MLflow's run by the same fingerprint.
 
 from __future__ import annotations
 
-import tempfile
 from pathlib import Path
-from typing import Any
 
 import pyarrow.fs as pafs
 import ray.train
 
 from pipelines.config import RunConfig
-from pipelines.config_io import config_to_yaml
 from pipelines.config_values import config_to_dict
 from pipelines.lanes import LanePlan
 from pipelines.manifest import Manifest, StageFolder
@@ -27,6 +24,7 @@ from pipelines.tracking import Tracker
 from pipelines.train_config import TrainConfig
 from pipelines.train_job import ENCODER_FOLDER, LOG_NAME, TrainJob
 from pipelines.train_run import run_training
+from pipelines.training_record import log_training_artifacts, open_training_run
 from tsdae_core.encoder import SentenceEncoder
 from tsdae_core.objective import build_objective
 
@@ -79,30 +77,20 @@ def train(
     stage.begin()
     _remove_other_runs(workspace, keep=stage.fingerprint[:_NAME_LENGTH])
     tracker = Tracker.of(config, home)
-    run_id = tracker.open_run(
-        f"train-{stage.fingerprint[:8]}",
-        fingerprint=stage.fingerprint,
-        params=flatten(config_to_dict(config)),
+    run_id = open_training_run(
+        config, home, tracker, fingerprint=stage.fingerprint, corpus=corpus, start=start
     )
     job = _job(config, workspace, tokens, tracker, run_id, name=stage.fingerprint[:_NAME_LENGTH])
     _announce(config.train, job.plan, reporter)
     try:
         checkpoint = run_training(job, reporter=reporter)
         manifest = _take_encoder(stage, checkpoint)
-        _log_artifacts(tracker, run_id, stage.folder, config)
+        log_training_artifacts(tracker, run_id, stage.folder, config)
     except BaseException:
         tracker.close_run(run_id, status="FAILED")
         raise
     tracker.close_run(run_id, status="FINISHED")
     return manifest
-
-
-def flatten(tree: dict[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Nested dicts as one dict with dotted keys."""
-    flat: dict[str, Any] = {}
-    for key, value in tree.items():
-        flat |= flatten(value, f"{prefix}{key}.") if isinstance(value, dict) else {f"{prefix}{key}": value}
-    return flat
 
 
 def _job(
@@ -160,17 +148,6 @@ def _take_encoder(stage: StageFolder, checkpoint: ray.train.Checkpoint) -> Manif
         "dim": loaded.dim,
     }
     return stage.finish(counts=counts, files=files, facts=facts)
-
-
-def _log_artifacts(tracker: Tracker, run_id: str, encoder: Location, config: RunConfig) -> None:
-    with tempfile.TemporaryDirectory(prefix="tsdae-artifacts-") as folder:
-        path = Path(folder) / "config.yaml"
-        path.write_text(config_to_yaml(config), encoding="utf-8")
-        tracker.log_file(run_id, path)
-        for name in ("manifest.json", LOG_NAME):
-            copy = Path(folder) / name
-            copy.write_bytes((encoder / name).read_bytes())
-            tracker.log_file(run_id, copy)
 
 
 def _remove_other_runs(workspace: Location, *, keep: str) -> None:

@@ -10,7 +10,8 @@ import json
 import shutil
 import tempfile
 import time
-from contextlib import closing
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -50,7 +51,7 @@ _ROWS_NAMED = 32
 def train_worker(job: TrainJob) -> None:
     """Trains, as one of the workers of Ray Train."""
     context = ray.train.get_context()
-    with tempfile.TemporaryDirectory(prefix="tsdae-best-") as best:
+    with tempfile.TemporaryDirectory(prefix="tsdae-best-") as best, _node_watched(job, context):
         worker = _Worker(
             job,
             rank=context.get_world_rank(),
@@ -58,6 +59,16 @@ def train_worker(job: TrainJob) -> None:
             best=Path(best),
         )
         worker.run()
+
+
+@contextmanager
+def _node_watched(job: TrainJob, context: ray.train.TrainContext) -> Iterator[None]:
+    """One worker of every node reads the node's load for MLflow."""
+    if context.get_local_rank() > 0:
+        yield
+        return
+    with job.tracker.system_metrics(job.run_id, node=f"node_{context.get_node_rank()}"):
+        yield
 
 
 class _Worker:
@@ -108,6 +119,8 @@ class _Worker:
         if state is None:
             return History()
         history = History.from_plain(state.extra["history"])
+        if self.rank == 0:  # a kill after the checkpoint may have kept these from MLflow, which drops doubles
+            self.job.tracker.log_metrics(self.job.run_id, state.extra["metrics"])
         # The checkpoint holds sums over workers; one worker carries them on.
         return history if self.rank == 0 else history.without_sums()
 
@@ -268,6 +281,7 @@ class _Worker:
                 "history": history.to_plain(),
                 "seed": self.job.seed,
                 "config": config_to_dict(self.job.config),
+                "metrics": self.pending,
             }
             state = TrainingState(step=done, weights=weights, optimizer=optimizer, extra=extra)
             write_state(folder / STATE_FOLDER, state)

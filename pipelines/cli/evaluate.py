@@ -152,13 +152,14 @@ def _encoder(
 ) -> ComparedSystem:
     """An encoder by folder, hub name or registry address; a registered one is copied beside the cells."""
     from pipelines.compared_system import ComparedSystem
+    from pipelines.registry import fetch_encoder
 
     name, source = _named(text)
     if source.startswith(_REGISTRY):
         tracker = _tracker(config, output, tracking_uri, wanted=True)
         assert tracker is not None
         folder = output / "models" / "".join(s if s.isalnum() else "-" for s in source)
-        source = str(tracker.fetch_encoder(source, folder.make_dir().local_path))
+        source = str(fetch_encoder(tracker, source, folder.make_dir().local_path))
     return ComparedSystem(name=name, kind="encoder", source=source)
 
 

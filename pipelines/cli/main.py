@@ -19,22 +19,17 @@ from pipelines.cli import index as index_commands
 from pipelines.cli.evaluate import evaluate
 from pipelines.cli.fit import fit_app
 from pipelines.cli.noise import noise
-from pipelines.cli.options import DEFAULT_WORKSPACE, Workspace
+from pipelines.cli.options import DEFAULT_WORKSPACE, ConfigPath, Overrides, Workspace
+from pipelines.cli.promote import promote
 from pipelines.cli.search import rerank, search
 from pipelines.cli.serve import serve
+from pipelines.cli.submit import submit
 
 if TYPE_CHECKING:
     from pipelines.config import RunConfig
     from pipelines.progress import Reporter
 
-_CONFIG_HELP = "YAML file; the shipped ones are in configs/."
-_OVERRIDES_HELP = "Settings that win over the file, as key.subkey=value, e.g. train.num_workers=4."
 _CLUSTER_FOLDER = "cluster"
-
-ConfigPath = Annotated[Path, typer.Argument(metavar="CONFIG", help=_CONFIG_HELP, show_default=False)]
-Overrides = Annotated[
-    list[str] | None, typer.Argument(metavar="[KEY=VALUE]...", help=_OVERRIDES_HELP, show_default=False)
-]
 
 app = typer.Typer(
     name="tsdae",
@@ -151,6 +146,10 @@ def doctor(config: ConfigPath, overrides: Overrides = None) -> None:
         console.print(f"{'ok  ' if finding.ok else 'FAIL'}  {finding.name}: {finding.message}", markup=False)
     if not all(finding.ok for finding in findings):
         raise typer.Exit(1)
+
+
+app.command()(promote)
+app.command()(submit)
 
 
 @corpus_app.command("docs")

@@ -24,7 +24,7 @@ from pipelines.search import Searcher
 from pipelines.storage import Location
 
 if TYPE_CHECKING:
-    from pipelines.tracking import RegisteredVersion
+    from pipelines.registry import Registry, Version
 
 logger = logging.getLogger(__name__)
 
@@ -106,8 +106,8 @@ def find_target(config: RunConfig) -> Target:
     """
     workspace, version, parts = config.workspace, None, []
     if config.serve.model is not None:
-        found = _registered(config)
-        version = found.version
+        _, found = _registered(config)
+        version = found.number
         workspace = found.tags.get("tsdae.workspace") or workspace
         parts.append(version)
     place = Location.parse(workspace)
@@ -120,26 +120,33 @@ def find_target(config: RunConfig) -> Target:
     return Target(workspace, version, stable_hash([workspace, *parts]))
 
 
-def _registered(config: RunConfig) -> RegisteredVersion:
+def _registered(config: RunConfig) -> tuple[Registry, Version]:
+    from pipelines.registry import Registry
     from pipelines.tracking import Tracker
 
     assert config.serve.model is not None
     name, _, alias = config.serve.model.removeprefix("models:/").partition("@")
-    return Tracker.of(config, Location.parse(config.workspace)).find_alias(name, alias)
+    registry = Registry(Tracker.of(config, Location.parse(config.workspace)), name)
+    found = registry.at(alias)
+    if found is None:
+        raise InputError(f"there is no models:/{name}@{alias} at '{registry.tracker.uri}'")
+    return registry, found
 
 
 def _open(config: RunConfig, target: Target) -> Live:
     if target.model_version is None:
         searcher = Searcher.open(target.workspace)
     else:
-        found = _registered(config)
-        if found.version != target.model_version:
+        registry, found = _registered(config)
+        if found.number != target.model_version:
             raise InputError("the alias moved while its version was looked up; trying again")
         fingerprint = found.tags.get("tsdae.encoder")
         if fingerprint is None:
-            raise InputError(f"{found.name} version {found.version} does not name its encoder's fingerprint")
+            raise InputError(
+                f"{registry.name} version {found.number} does not name its encoder's fingerprint"
+            )
         with tempfile.TemporaryDirectory(prefix="tsdae-model-") as folder:
-            encoder = found.download(Path(folder)), fingerprint
+            encoder = registry.download_encoder(found, Path(folder)), fingerprint
             searcher = Searcher.open(target.workspace, encoder=encoder)
     searcher.search(["warm up"], 1)
     return Live(searcher, target.key[:_VERSION_CHARS], target.model_version)

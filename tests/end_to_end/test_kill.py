@@ -37,3 +37,16 @@ def test_killed_in_every_stage_and_rerun_gives_the_undisturbed_manifests(
     assert done.returncode == 0, done.stderr
     assert manifest_digests(workspace) == manifest_digests(tiny_run.workspace)
     assert not wait_gone(descendants, timeout_s=_AGENTS_END_S), "processes outlived a killed run"
+    assert _run_metrics(workspace) == _run_metrics(tiny_run.workspace)
+
+
+def _run_metrics(workspace: Path) -> dict[str, list[int]]:
+    """The steps of every metric of the workspace's one MLflow run; system metrics depend on time."""
+    from pipelines.tracking import Tracker
+
+    client = Tracker(f"sqlite:///{workspace / 'mlflow.db'}", "tsdae", None).client()
+    (run,) = client.search_runs([client.get_experiment_by_name("tsdae").experiment_id])
+    names = [name for name in run.data.metrics if not name.startswith("system/")]
+    return {
+        name: [metric.step for metric in client.get_metric_history(run.info.run_id, name)] for name in names
+    }

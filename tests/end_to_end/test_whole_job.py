@@ -91,10 +91,22 @@ def test_encoder_gives_the_same_vectors_in_sentence_transformers_and_auto_model(
     np.testing.assert_allclose(states[:, 0].numpy(), ours, atol=1e-5)
 
 
-def test_registered_model_embeds_in_another_process(tiny_run: TinyRun, tmp_path: Path) -> None:
+def test_the_promoted_model_embeds_in_a_process_that_has_nothing_of_ours(
+    tiny_run: TinyRun, tmp_path: Path
+) -> None:
+    """It gets by with the logged code and packages: ours, Ray and FAISS cannot be imported there."""
+    gate = ["promote.min_gain=-1", "promote.max_p_value=1", "promote.max_loss=1"]
+    promoted = tsdae("promote", str(tiny_run.config), *gate)
+    assert promoted.returncode == 0, promoted.stderr
     code = (
-        "import json, sys, mlflow, numpy as np\n"
-        "model = mlflow.pyfunc.load_model('models:/tiny-encoder@candidate')\n"
+        "import importlib.abc, json, sys\n"
+        "class Absent(importlib.abc.MetaPathFinder):\n"
+        "    def find_spec(self, name, path=None, target=None):\n"
+        "        if name.partition('.')[0] in ('ray', 'faiss', 'pipelines', 'indexing'):\n"
+        "            raise ModuleNotFoundError(name)\n"
+        "sys.meta_path.insert(0, Absent())\n"
+        "import mlflow.pyfunc, numpy as np\n"
+        "model = mlflow.pyfunc.load_model('models:/tiny-encoder@champion')\n"
         "np.save(sys.argv[1], np.asarray(model.predict(json.loads(sys.argv[2]))))\n"
     )
     output = tmp_path / "vectors.npy"

@@ -189,6 +189,23 @@ def test_finish_writes_the_manifest_before_it_tidies(folder, monkeypatch):
     assert all(seen)
 
 
+def test_working_files_left_by_a_kill_after_the_manifest_go_when_the_stage_is_asked_again(
+    folder, monkeypatch
+):
+    stage = stage_in(folder)
+    stage.begin()
+    write_receipt(stage.receipt_place("map", "a"), SHARDS[0])
+    with monkeypatch.context() as killed:
+        killed.setattr(Location, "delete", lambda self: (_ for _ in ()).throw(KeyboardInterrupt))
+        with pytest.raises(KeyboardInterrupt):
+            stage.finish(counts={})
+    assert "_started.json" in names_below(folder)
+    assert stage_in(folder, config={"a": 2}).finished() is None
+    assert "_started.json" in names_below(folder)  # another question tidies nothing
+    assert stage_in(folder).finished() is not None
+    assert names_below(folder) == [MANIFEST_NAME]
+
+
 def test_a_user_error_leaves_no_folder_and_another_error_leaves_the_finished_shards(folder):
     stage = stage_in(folder)
     stage.begin()

@@ -1,7 +1,11 @@
 """Tracking: one run per fingerprint, metrics by step, no trace in the environment."""
 
+import dataclasses
 import os
 import pickle
+import sqlite3
+import time
+from contextlib import closing
 from pathlib import Path
 
 import mlflow
@@ -13,6 +17,7 @@ from pipelines.config import RunConfig, TrackingConfig
 from pipelines.errors import InputError
 from pipelines.storage import Location
 from pipelines.tracking import FINGERPRINT_TAG, Tracker
+from pipelines.training_record import without_credentials
 
 
 @pytest.fixture(scope="module")
@@ -57,6 +62,9 @@ def test_metrics_are_logged_by_step_and_time_also_from_another_process(tracker):
     history = MlflowClient(tracker.uri).get_metric_history(run, "loss")
     assert [(m.step, m.timestamp, m.value) for m in history] == [(s, t, v["loss"]) for s, t, v in rows]
     assert MlflowClient(tracker.uri).get_run(run).data.metrics["tokens_per_s"] == 1.0
+    # A restart repeats what it cannot know to be logged.
+    tracker.log_metrics(run, [*rows[-3:], (600, 1_700_000_000_600, {"loss": 1.0})])
+    assert len(MlflowClient(tracker.uri).get_metric_history(run, "loss")) == len(rows) + 1
 
 
 def test_files_are_kept_in_the_workspace(tracker, tmp_path):
@@ -86,7 +94,7 @@ def test_a_remote_workspace_needs_a_server_and_says_how_to_name_it(workspace, mo
     with pytest.raises(InputError, match=r"tracking\.uri or MLFLOW_TRACKING_URI"):
         Tracker.of(RunConfig(), workspace)
     config = RunConfig(tracking=TrackingConfig(uri="http://server:5000", experiment="e"))
-    assert Tracker.of(config, workspace) == Tracker("http://server:5000", "e", None)
+    assert Tracker.of(config, workspace) == Tracker("http://server:5000", "e", None, 10.0)
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://other:5000")
     assert Tracker.of(RunConfig(), workspace).uri == "http://other:5000"
     assert Tracker.of(config, workspace).uri == "http://server:5000"
@@ -98,10 +106,10 @@ def test_pointing_mlflow_at_the_tracker_leaves_the_environment_as_it_was(tracker
         monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
     else:
         monkeypatch.setenv("MLFLOW_TRACKING_URI", before)
-    with tracker._active():
+    with tracker.active():
         assert mlflow.get_tracking_uri() == tracker.uri
     assert os.environ.get("MLFLOW_TRACKING_URI") == before
-    with pytest.raises(KeyError), tracker._active():
+    with pytest.raises(KeyError), tracker.active():
         raise KeyError
     assert os.environ.get("MLFLOW_TRACKING_URI") == before
     if before is not None:
@@ -119,3 +127,85 @@ def test_two_trackers_of_one_workspace_share_their_runs(tracker):
     again = Tracker(tracker.uri, tracker.experiment, tracker.artifact_root)
     run = tracker.open_run("a", fingerprint="f8", params={})
     assert again.open_run("b", fingerprint="f8", params={"late": 1}) == run
+
+
+def test_what_a_run_read_is_recorded_once_with_its_digest_and_purpose(tracker, tmp_path):
+    run = tracker.open_run("a", fingerprint="f9", params={})
+    for _ in range(2):
+        tracker.log_input(run, name="corpus", place=str(tmp_path), digest="d" * 64, context="training")
+    tracker.log_input(run, name="corpus", place="s3://bucket/corpus", digest="e" * 64, context="evaluation")
+    inputs = MlflowClient(tracker.uri).get_run(run).inputs.dataset_inputs
+    found = {(i.dataset.name, i.dataset.digest, i.tags[0].key, i.tags[0].value) for i in inputs}
+    key = "mlflow.data.context"
+    assert len(inputs) == 2
+    assert found == {("corpus", "d" * 36, key, "training"), ("corpus", "e" * 36, key, "evaluation")}
+
+
+def test_system_metrics_are_logged_per_node_and_go_on_after_a_restart(tracker):
+    watched = dataclasses.replace(tracker, system_metrics_every_s=0.05)
+    run = watched.open_run("a", fingerprint="f10", params={})
+    for _ in range(2):
+        with watched.system_metrics(run, node="node_3"):
+            time.sleep(0.5)
+    key = "system/node_3/cpu_utilization_percentage"
+    steps = [metric.step for metric in MlflowClient(tracker.uri).get_metric_history(run, key)]
+    assert len(steps) >= 2
+    assert steps == list(range(len(steps)))
+
+
+def test_no_system_metrics_are_read_where_they_are_switched_off(tracker):
+    run = tracker.open_run("a", fingerprint="f11", params={})
+    with tracker.system_metrics(run, node="node_0"):
+        pass
+    assert MlflowClient(tracker.uri).get_run(run).data.metrics == {}
+
+
+def damaged(path):
+    path.write_bytes(b"no database at all " * 200)
+
+
+def cut_short(path):
+    with closing(sqlite3.connect(path)) as database:
+        database.execute("CREATE TABLE runs (id TEXT)")
+        database.executemany("INSERT INTO runs VALUES (?)", [("x" * 500,)] * 100)
+        database.commit()
+    path.write_bytes(path.read_bytes()[:2_000])
+
+
+def of_a_newer_mlflow(path):
+    with closing(sqlite3.connect(path)) as database:
+        database.execute("CREATE TABLE alembic_version (version_num TEXT)")
+        database.execute("CREATE TABLE experiments (id TEXT)")
+        database.execute("INSERT INTO alembic_version VALUES ('ffffffffffff')")
+        database.commit()
+
+
+@pytest.mark.parametrize("damage", [damaged, cut_short, Path.mkdir, of_a_newer_mlflow])
+def test_a_database_that_cannot_be_used_is_one_line_that_names_it(tmp_path, damage):
+    damage(tmp_path / "mlflow.db")
+    tracker = Tracker.of(RunConfig(), Location.parse(tmp_path))
+    calls = [
+        lambda: tracker.open_run("a", fingerprint="f", params={}),
+        lambda: tracker.find_run("f"),
+        lambda: tracker.log_metrics("run", [(1, 1, {"loss": 1.0})]),
+    ]
+    for call in calls:
+        with pytest.raises(InputError) as caught:
+            call()
+        assert str(tmp_path / "mlflow.db") in str(caught.value)
+        assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("given", "shown"),
+    [
+        ("s3://key:secret@bucket/in?region=x", "s3://***@bucket/in?region=x"),
+        (
+            "s3://bucket/in?access_key=A&secret_key=B&region=x",
+            "s3://bucket/in?access_key=***&secret_key=***&region=x",
+        ),
+        ("/data/me@home/in", "/data/me@home/in"),
+    ],
+)
+def test_credentials_inside_urls_do_not_reach_mlflow(given, shown):
+    assert without_credentials(given) == shown

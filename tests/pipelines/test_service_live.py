@@ -9,6 +9,7 @@ from search_builders import make_workspace
 from pipelines.config import RunConfig, TrackingConfig
 from pipelines.errors import InputError
 from pipelines.manifest import read_manifest
+from pipelines.registry import Registry
 from pipelines.service.config import ServeConfig
 from pipelines.service.live import LiveSearcher
 from pipelines.storage import Location
@@ -100,14 +101,11 @@ def test_a_moved_alias_of_the_registry_switches_encoder_and_index_together(works
         manifest = read_manifest(Location.parse(workspace) / "encoder")
         fingerprint = manifest.facts["encoder_fingerprint"]
         tags = {"tsdae.workspace": str(workspace), "tsdae.encoder": fingerprint} | tags
-        return tracker.register_encoder(
-            "docs",
-            Path(workspace) / "encoder",
-            run_id=run,
-            fingerprint=str(tags),
-            alias="champion",
-            tags=tags,
-        )
+        registry = Registry(tracker, "docs")
+        encoder = Path(workspace) / "encoder"
+        version = registry.add_version(encoder, run_id=run, fingerprint=str(tags), params={}, tags=tags)
+        registry.point("champion", version)
+        return version
 
     a, b = workspaces
     first = register(a)

@@ -1,0 +1,93 @@
+"""What a training's driver leaves with MLflow: parameters and inputs first, artifacts at its end."""
+
+from __future__ import annotations
+
+import re
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from indexing.evaluation.report import Curve
+from indexing.evaluation.report_plots import curve_plot
+from indexing.evaluation.report_style import STYLE
+from pipelines.config import RunConfig
+from pipelines.config_io import config_to_yaml
+from pipelines.config_values import config_to_dict
+from pipelines.manifest import MANIFEST_NAME, Manifest
+from pipelines.storage import Location
+from pipelines.tracking import Tracker
+from pipelines.train_job import LOG_NAME
+
+# Credentials inside a URL, as in s3://key:secret@bucket and ?secret_key=...
+_CREDENTIALS = re.compile(r"(?<=://)[^/@\s]+(?=@)|(?<=secret_key=)[^&\s]+|(?<=access_key=)[^&\s]+")
+
+
+def open_training_run(
+    config: RunConfig,
+    workspace: Location,
+    tracker: Tracker,
+    *,
+    fingerprint: str,
+    corpus: Manifest,
+    start: Manifest,
+) -> str:
+    """The training's run with its parameters and what it reads; found again after a restart."""
+    params = {key: without_credentials(str(value)) for key, value in flatten(config_to_dict(config)).items()}
+    run_id = tracker.open_run(f"train-{fingerprint[:8]}", fingerprint=fingerprint, params=params)
+    tracker.log_input(
+        run_id, name="corpus", place=str(workspace / "corpus"), digest=corpus.digest, context="training"
+    )
+    tags = {
+        "tsdae.corpus": corpus.digest,
+        "tsdae.start": start.digest,
+        "tsdae.start_name": config.model.start,
+    }
+    tracker.set_tags(run_id, tags)
+    return run_id
+
+
+def log_training_artifacts(tracker: Tracker, run_id: str, encoder: Location, config: RunConfig) -> None:
+    """The resolved configuration, the encoder's manifest, the training log and a plot of its losses."""
+    log = (encoder / LOG_NAME).read_json()
+    texts = {
+        "config.yaml": without_credentials(config_to_yaml(config)).encode(),
+        MANIFEST_NAME: (encoder / MANIFEST_NAME).read_bytes(),
+        LOG_NAME: (encoder / LOG_NAME).read_bytes(),
+        "loss.html": _loss_page(log, config.train.loss_unit).encode(),
+    }
+    with tempfile.TemporaryDirectory(prefix="tsdae-artifacts-") as folder:
+        for name, data in texts.items():
+            path = Path(folder) / name
+            path.write_bytes(data)
+            tracker.log_file(run_id, path)
+
+
+def loss_curves(log: dict[str, Any], loss_unit: str) -> list[Curve]:
+    """Training and validation loss by step, from a training log."""
+    label = f"loss (nats per {loss_unit})"
+    curves = [Curve(name="training", y_label=label, points=tuple(map(tuple, log["losses"])))]
+    if log["validation_losses"]:
+        points = tuple(map(tuple, log["validation_losses"]))
+        curves.append(Curve(name="validation", y_label=label, points=points))
+    return curves
+
+
+def flatten(tree: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Nested dicts as one dict with dotted keys."""
+    flat: dict[str, Any] = {}
+    for key, value in tree.items():
+        flat |= flatten(value, f"{prefix}{key}.") if isinstance(value, dict) else {f"{prefix}{key}": value}
+    return flat
+
+
+def without_credentials(text: str) -> str:
+    """The text with the credentials inside its URLs replaced by ***."""
+    return _CREDENTIALS.sub("***", text)
+
+
+def _loss_page(log: dict[str, Any], loss_unit: str) -> str:
+    plot = curve_plot(loss_curves(log, loss_unit))
+    return (
+        '<!doctype html><html lang="en"><meta charset="utf-8">'
+        f"<title>Loss</title><style>{STYLE}</style><body><main>{plot}</main></body></html>\n"
+    )

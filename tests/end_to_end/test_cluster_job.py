@@ -1,0 +1,210 @@
+"""A run submitted to a cluster: workspace in an object store, MLflow over HTTP, work on another node."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pytest
+import yaml
+
+from tests.end_to_end.cluster_services import BUCKET, CREDENTIALS, Services, cluster_services
+
+ROOT = Path(__file__).resolve().parents[2]
+STEPS = 8
+THINGS = ("file", "table", "lock", "query", "option", "column", "socket", "thread", "buffer", "parser")
+VERBS = ("open", "close", "read", "write", "sort", "merge", "split", "copy", "move", "print")
+
+
+@dataclass(frozen=True)
+class Job:
+    """The configuration and how the submitted run ended."""
+
+    config: Path
+    done: subprocess.CompletedProcess[str]
+    overrides: tuple[str, ...]
+
+
+@pytest.fixture(scope="module")
+def services(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Services]:
+    with (
+        cluster_services(tmp_path_factory.mktemp("services")) as running,
+        pytest.MonkeyPatch.context() as patch,
+    ):
+        for name, value in CREDENTIALS.items():
+            patch.setenv(name, value)
+        patch.setenv("MLFLOW_TRACKING_URI", running.mlflow)
+        running.filesystem.create_dir(BUCKET)
+        yield running
+
+
+@pytest.fixture(scope="module")
+def job(services: Services, tmp_path_factory: pytest.TempPathFactory) -> Job:
+    folder = tmp_path_factory.mktemp("job")
+    _write_data(folder)
+    config = folder / "job.yaml"
+    config.write_text(yaml.safe_dump(_config(folder)), encoding="utf-8")
+    overrides = (f"workspace='{services.url('work')}'",)
+    return Job(config, _submit(services, str(config), *overrides), overrides)
+
+
+def _write_data(folder: Path) -> None:
+    texts = {f"d{i}": f"{VERBS[i // 10]} the {THINGS[i % 10]} number {i % 7} again" for i in range(100)}
+    rows = [json.dumps({"id": name, "text": text}) + "\n" for name, text in texts.items()]
+    (folder / "rows.jsonl").write_text("".join(rows))
+    task = folder / "task"
+    task.mkdir()
+    queries = [json.dumps({"_id": f"q{i}", "text": texts[f"d{i}"][:-6]}) + "\n" for i in range(0, 100, 9)]
+    (task / "queries.jsonl").write_text("".join(queries))
+    lines = [f"q{i}\td{i}\t1\n" for i in range(0, 100, 9)]
+    (task / "qrels.tsv").write_text("query-id\tcorpus-id\tscore\n" + "".join(lines))
+
+
+def _config(folder: Path) -> dict[str, object]:
+    shape = {"num_layers": 1, "hidden_size": 16, "num_heads": 2, "intermediate_size": 32, "vocab_size": 150}
+    return {
+        "corpus": {"input": str(folder / "rows.jsonl"), "id_column": "id", "num_shards": 2},
+        "model": {"start": "scratch", "max_tokens": 16, "scratch": shape},
+        "train": {
+            "batch_size": 8,
+            "num_steps": STEPS,
+            "num_workers": 2,
+            "validation_rows": 10,
+            "validate_every": 4,
+            "checkpoint_every": 4,
+            "log_every": 2,
+        },
+        "index": {"factory": "Flat"},
+        "evaluate": {"tasks": [{"name": "words", "folder": str(folder / "task")}], "num_examples": 0},
+        "register": {"name": "cluster-encoder"},
+        "tracking": {"system_metrics_every_s": 0.5},
+    }
+
+
+def _submit(services: Services, *arguments: str) -> subprocess.CompletedProcess[str]:
+    return _call(
+        "-m", "pipelines", "submit", *arguments, "--address", services.jobs,
+        *[part for name in CREDENTIALS for part in ("--env", name)],
+    )  # fmt: skip
+
+
+def _call(*arguments: str) -> subprocess.CompletedProcess[str]:
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    return subprocess.run(
+        [sys.executable, *arguments], capture_output=True, text=True, env=environment, cwd=ROOT, check=False
+    )
+
+
+def test_a_submitted_run_shows_its_log_and_ends_with_0(job: Job) -> None:
+    assert job.done.returncode == 0, job.done.stdout + job.done.stderr
+    for part in ("] prepare", "] register", "8/8 steps", "BM25", "models:/cluster-encoder@candidate"):
+        assert part in job.done.stdout, part
+    assert "ended with exit code 0" in job.done.stderr
+
+
+def test_the_index_in_the_object_store_answers_here(job: Job, services: Services) -> None:
+    from pipelines.search import Searcher
+
+    hits = Searcher.open(services.url("work")).search(["sort the parser number 0 again"], k=3)[0]
+    assert (hits[0].doc_id, hits[0].text) == ("d49", "sort the parser number 0 again")
+    assert hits[0].score == pytest.approx(1.0, abs=1e-4)
+
+
+def test_the_server_has_one_run_with_parameters_metrics_inputs_and_artifacts(
+    job: Job, services: Services
+) -> None:
+    from pipelines.tracking import Tracker
+
+    client = Tracker(services.mlflow, "tsdae", None).client()
+    (run,) = client.search_runs([client.get_experiment_by_name("tsdae").experiment_id])
+    assert run.info.status == "FINISHED"
+    assert run.data.params["train.optim.lr"] == "3e-05"
+    losses = client.get_metric_history(run.info.run_id, "train_loss_nats_per_token")
+    assert [metric.step for metric in losses] == list(range(2, STEPS + 1, 2))
+    assert {"tokens_per_s", "validation_loss_nats_per_token", "words.after training.ndcg_at_10"} <= set(
+        run.data.metrics
+    )
+    assert "system/node_0/system_memory_usage_megabytes" in run.data.metrics
+    read = {
+        (i.dataset.name, i.tags[0].value, json.loads(i.dataset.source)["uri"])
+        for i in run.inputs.dataset_inputs
+    }
+    assert read == {
+        ("corpus", "training", f"s3://{BUCKET}/work/corpus"),
+        ("words", "evaluation", f"s3://{BUCKET}/work/corpus"),
+    }
+    names = {item.path for item in client.list_artifacts(run.info.run_id)}
+    assert {"config.yaml", "manifest.json", "training_log.json", "loss.html", "report", "evaluation"} <= names
+
+
+def test_the_version_has_signature_example_requirements_tags_and_its_logged_model(
+    job: Job, services: Services
+) -> None:
+    import mlflow.models
+
+    from pipelines.registry import Registry
+    from pipelines.tracking import Tracker
+
+    tracker = Tracker(services.mlflow, "tsdae", None)
+    client = tracker.client()
+    version = Registry(tracker, "cluster-encoder").at("candidate")
+    assert version is not None
+    assert {"tsdae.encoder", "tsdae.corpus", "tsdae.config", "words.ndcg_at_10"} <= set(version.tags)
+    with tracker.active():
+        info = mlflow.models.get_model_info("models:/cluster-encoder@candidate")
+    assert info.signature.inputs is not None
+    assert info.saved_input_example_info is not None
+    model = client.get_logged_model(client.get_model_version("cluster-encoder", version.number).model_id)
+    assert model.source_run_id == version.run_id
+    scores = {metric.key: metric.value for metric in model.metrics}
+    assert f"{scores['words.ndcg_at_10']:.4f}" == version.tags["words.ndcg_at_10"]
+    assert {metric.dataset_name for metric in model.metrics} == {"words"}
+    assert model.params["steps"] == str(STEPS)
+
+
+def test_the_gate_compares_the_version_with_its_start_over_http(job: Job, services: Services) -> None:
+    refused = _call("-m", "pipelines", "promote", str(job.config), *job.overrides, "promote.min_gain=0.99")
+    assert refused.returncode == 1, refused.stderr
+    assert "of the start of version 1, a gain of" in refused.stderr
+    assert "(promote.min_gain 0.99)" in refused.stderr
+
+
+def test_ray_s_own_command_goes_on_with_the_same_workspace(job: Job, services: Services) -> None:
+    settings = {"env_vars": {**CREDENTIALS, "MLFLOW_TRACKING_URI": services.mlflow}}
+    done = _call(
+        "-m", "ray.scripts.scripts", "job", "submit", "--address", services.jobs, "--working-dir", str(ROOT),
+        "--runtime-env-json", json.dumps(settings),
+        "--", "python", "-m", "pipelines", "run", str(job.config), *job.overrides,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+    stages = ("corpus", "train", "vectors", "index", "evaluate", "register")
+    assert [stage for stage in stages if f"{stage}: up to date" not in done.stdout] == []
+
+
+def test_a_job_that_fails_gives_its_exit_code_and_reason(job: Job, services: Services) -> None:
+    done = _submit(services, str(job.config), *job.overrides, "corpus.input=/nowhere/rows.jsonl")
+    assert done.returncode == 2, done.stdout + done.stderr
+    assert "error: " in done.stdout
+    assert "/nowhere/rows.jsonl" in done.stdout
+    assert "ended with exit code 2" in done.stderr
+
+
+def test_the_vectors_of_the_workspace_are_those_of_its_encoder(job: Job, services: Services) -> None:
+    from indexing.vectors import read_vectors
+    from pipelines.collection import read_rows
+    from pipelines.storage import Location
+    from tsdae_core.encoder import SentenceEncoder
+
+    workspace = Location.parse(services.url("work"))
+    with (workspace / "encoder").as_local_folder() as folder:
+        encoder = SentenceEncoder.load(str(folder))
+    place = workspace / "vectors" / "part-00000.parquet"
+    row_ids, vectors = read_vectors(place.filesystem, place.path)
+    texts = [str(row["text"]) for row in read_rows(workspace / "corpus", row_ids[:5], ["text"])]
+    np.testing.assert_allclose(encoder.encode(texts), vectors[:5], atol=1e-5)

@@ -24,6 +24,7 @@ TRAINED = "after training"
 _NUM_MOVERS = 5
 # Lists of (step, value) in the training's log that are losses; any other list is a score by steps.
 _LOSSES = {"losses": "training", "validation_losses": "validation"}
+_SCORES = {"retrieval_mrrs": "MRR of halves of held-out texts, no labels"}
 
 
 def report_input(
@@ -125,8 +126,9 @@ def _curves(workspace: Location, loss_unit: str) -> list[Curve]:
     for key, points in log.items():
         if not isinstance(points, list) or not points or not _is_curve(points):
             continue
-        label = f"loss (nats per {loss_unit})" if key in _LOSSES else key.replace("_", " ")
-        curves.append(Curve(name=_LOSSES.get(key, key), y_label=label, points=tuple(map(tuple, points))))
+        label = f"loss (nats per {loss_unit})" if key in _LOSSES else _SCORES.get(key, key.replace("_", " "))
+        name = _LOSSES.get(key, "checkpoints")
+        curves.append(Curve(name=name, y_label=label, points=tuple(map(tuple, points))))
     return curves
 
 

@@ -13,8 +13,8 @@ from pipelines.storage import Location
 from pipelines.task_source import parse_task
 from tests.indexing.evaluation.test_evaluation_scoring import write_beir
 from tests.indexing.evaluation.useb_builders import WORDS, write_all
-from tests.pipelines.conftest import run_shards_here
 from tests.pipelines.pipeline_builders import quiet_reporter
+from tests.pipelines.shard_builders import run_shards_here
 from tsdae_core.pretrained import small_encoder_path
 
 OPTIONS = ComparisonOptions(num_examples=2)

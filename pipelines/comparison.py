@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TypeAlias
 
 from indexing.evaluation.pair_rows import PairRow
 from indexing.evaluation.report import FactBlock, ReportInput
@@ -27,6 +28,10 @@ from pipelines.storage import Location
 from pipelines.task_source import TaskSource
 from pipelines.tracking import Tracker
 
+# Rows of queries, rows of pairs, and what is shown of queries by (task, system).
+_Results: TypeAlias = tuple[
+    list[PerQueryRow], list[PairRow], dict[tuple[str, str], dict[tuple[str, str], ShownQuery]]
+]
 # Part of every cell's name: raise it when a protocol, a reader or a scorer changes what it gives.
 _CELL_VERSION = 1
 _NUM_MOVERS = 5
@@ -82,14 +87,37 @@ def compare(
     records = _run(tasks, systems, names, output / "cells", options, reporter)
     rows, pair_rows, shown = _read(tasks, systems, names, output / "cells")
     baseline = options.baseline or _first_everywhere(tasks, systems)
+    content = _content(
+        tasks, systems, options, baseline, (rows, pair_rows, shown), _notes(tasks, names, records)
+    )
+    files = write_report(content, output)
+    summaries = summarise(rows, pair_rows=pair_rows, baseline=baseline, seed=options.seed)
+    if tracker is not None:
+        fingerprint = stable_hash(["comparison", sorted(names.values())])
+        params = {"tasks": ", ".join(t.title for t in tasks), "systems": ", ".join(s.name for s in systems)}
+        run_id = tracker.open_run("comparison", fingerprint=fingerprint, params=params)
+        log_report(tracker, run_id, output, files, mean_values(summaries), step=0)
+        tracker.close_run(run_id, status="FINISHED")
+    return Comparison(folder=output, summaries=summaries)
+
+
+def _content(
+    tasks: Sequence[TaskSource],
+    systems: Sequence[ComparedSystem],
+    options: ComparisonOptions,
+    baseline: str,
+    results: _Results,
+    notes: Sequence[str],
+) -> ReportInput:
+    rows, pair_rows, shown = results
     other = next((system.name for system in systems if system.name != baseline), baseline)
-    content = ReportInput(
+    return ReportInput(
         title="Comparison of systems",
         summary=f"{len(systems)} systems on {len(tasks)} tasks, every task by its own protocol.",
         rows=tuple(rows),
         pair_rows=tuple(pair_rows),
         baseline=baseline,
-        notes=tuple(_notes(tasks, names, records)),
+        notes=tuple(notes),
         examples=tuple(
             query_examples(
                 rows,
@@ -112,15 +140,6 @@ def compare(
         ),
         seed=options.seed,
     )
-    files = write_report(content, output)
-    summaries = summarise(rows, pair_rows=pair_rows, baseline=baseline, seed=options.seed)
-    if tracker is not None:
-        fingerprint = stable_hash(["comparison", sorted(names.values())])
-        params = {"tasks": ", ".join(t.title for t in tasks), "systems": ", ".join(s.name for s in systems)}
-        run_id = tracker.open_run("comparison", fingerprint=fingerprint, params=params)
-        log_report(tracker, run_id, output, files, mean_values(summaries), step=0)
-        tracker.close_run(run_id, status="FINISHED")
-    return Comparison(folder=output, summaries=summaries)
 
 
 def mean_values(summaries: Sequence[TaskSummary]) -> dict[str, dict[str, dict[str, float]]]:
@@ -210,7 +229,7 @@ def _read(
     systems: Sequence[ComparedSystem],
     names: dict[tuple[int, int], str],
     folder: Location,
-) -> tuple[list[PerQueryRow], list[PairRow], dict[tuple[str, str], dict[tuple[str, str], ShownQuery]]]:
+) -> _Results:
     rows: list[PerQueryRow] = []
     pair_rows: list[PairRow] = []
     shown = {}

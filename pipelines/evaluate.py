@@ -93,18 +93,7 @@ def evaluate(config: RunConfig, workspace: Location, *, reporter: Reporter) -> M
     if any(source.documents is not None for source in sources):
         embed(config, workspace, reporter=reporter, encoder_folder="start", vectors_folder="vectors_start")
     stage.begin()
-    plan = plan_index(index.counts["vectors"], index.counts["dim"], config.index)
-    over_documents = EvaluationTask(
-        workspace,
-        documents_place,
-        documents,
-        stage.folder,
-        config.evaluate.top_k,
-        config.index.metric,
-        config.embed.form,
-        plan.search_params_grid,
-    )
-    work = _AnyCell(over_documents, EvaluationCell(stage.folder, config.embed.threads_per_actor))
+    work = _work(config, workspace, stage.folder, index, documents)
     specs = {cell.name: cell.spec for cell in cells}
     shards = run_shards(stage, "evaluate", specs, work, reporter=reporter, label="evaluate")
     rows, pair_rows, shown = _read(cells, stage.folder)
@@ -120,12 +109,37 @@ def evaluate(config: RunConfig, workspace: Location, *, reporter: Reporter) -> M
     tracker = Tracker.of(config, workspace)
     if (run_id := tracker.find_run(encoder.fingerprint)) is not None:
         log_report(tracker, run_id, stage.folder, names, scores, step=encoder.counts["steps"])
-        for source in sources:
-            place, digest = str(source.documents or source.place), measured_on[source.name]
-            tracker.log_input(run_id, name=source.name, place=place, digest=digest, context="evaluation")
+        _log_inputs(tracker, run_id, sources, measured_on)
     counts = {"rows": len(rows), "pair_rows": len(pair_rows)}
     facts = {"scores": scores, "tasks": measured_on}
     return stage.finish(counts=counts, shards=shards, files=files, facts=facts)
+
+
+def _work(
+    config: RunConfig, workspace: Location, output: Location, index: Manifest, documents: Manifest
+) -> _AnyCell:
+    """What a Ray task needs for any of the cells."""
+    plan = plan_index(index.counts["vectors"], index.counts["dim"], config.index)
+    over_documents = EvaluationTask(
+        workspace,
+        documents_folder(config, workspace),
+        documents,
+        output,
+        config.evaluate.top_k,
+        config.index.metric,
+        config.embed.form,
+        plan.search_params_grid,
+    )
+    return _AnyCell(over_documents, EvaluationCell(output, config.embed.threads_per_actor))
+
+
+def _log_inputs(
+    tracker: Tracker, run_id: str, sources: Sequence[TaskSource], measured_on: Mapping[str, str]
+) -> None:
+    """The run's lineage also names what it was evaluated on."""
+    for source in sources:
+        place, digest = str(source.documents or source.place), measured_on[source.name]
+        tracker.log_input(run_id, name=source.name, place=place, digest=digest, context="evaluation")
 
 
 def _measured_on(sources: Sequence[TaskSource], documents: Manifest, config: RunConfig) -> dict[str, str]:

@@ -9,6 +9,7 @@ Shapes: n rows of this worker, N rows of all workers, K vectors per row, S width
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Sequence
 from typing import Any
 
@@ -28,13 +29,13 @@ class InBatchModel(ObjectiveModel):
     that all workers meet, but they count as nobody's negatives.
     """
 
+    @abstractmethod
     def vectors(self, batch: Batch) -> Tensor:
         """Return [n, K, S] with gradients; n is the number of ``row_ids``."""
-        raise NotImplementedError
 
+    @abstractmethod
     def in_batch_loss(self, vectors_nKS: Tensor, batches: Sequence[Batch]) -> Tensor:
         """Return this worker's part of the summed loss; the vectors are those of all ``batches``."""
-        raise NotImplementedError
 
     def own_loss(self, batch: Batch) -> LossSums:
         """Return what needs no other row: by default nothing, with rows as the unit."""

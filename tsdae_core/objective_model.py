@@ -5,6 +5,8 @@ Owns what any of them can be asked for beside its loss. Knows nothing of a parti
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
+
 from torch import nn
 from transformers import PreTrainedModel
 
@@ -14,12 +16,12 @@ from tsdae_core.decoder import BottleneckLayer
 from tsdae_core.lm_head import LmHead
 
 
-class ObjectiveModel(nn.Module):
+class ObjectiveModel(nn.Module, ABC):
     """A module whose ``forward(batch)`` returns `LossSums`; DDP can wrap it."""
 
+    @abstractmethod
     def forward(self, batch: Batch) -> LossSums:
         """Return the summed loss and the number that it is to be divided by."""
-        raise NotImplementedError
 
     def enable_gradient_checkpointing(self) -> None:
         """Compute every Transformer layer again in the backward pass instead of keeping what is inside it.

@@ -8,6 +8,7 @@ Shapes: n rows, K texts per row, S width, C classes.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -61,7 +62,7 @@ class RankingConfig:
             raise ValueError(f"temperature={self.temperature} must be positive")
 
 
-class _RowObjective:
+class _RowObjective(ABC):
     """What the three share: framed texts column after column, rows as targets."""
 
     group_size = 1
@@ -74,9 +75,9 @@ class _RowObjective:
         self.check(tokens)
         return column_batch(tokens, row_ids, frame=self.frame)
 
+    @abstractmethod
     def check(self, tokens: LabelledTexts) -> None:
         """Refuse rows that the loss cannot use."""
-        raise NotImplementedError
 
     def num_targets(self, batch: Batch) -> int:
         """Return the number of rows."""

@@ -18,25 +18,28 @@ if TYPE_CHECKING:
 _DEFAULT_OUTPUT = "work/evaluation"
 _REGISTRY = "models:/"
 
+_Tasks = Annotated[
+    list[str],
+    typer.Argument(
+        metavar="CONFIG [KEY=VALUE]... | TASK...",
+        help="A run's YAML file and overrides; or tasks: folders, files, KIND:PATH, NAME=PATH.",
+        show_default=False,
+    ),
+]
+_Encoders = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--encoder",
+        "-e",
+        help="An encoder: our or a sentence-transformers folder, a hub name, models:/NAME@ALIAS, a Sent2Vec "
+        "folder, or your own function as module:function. Any number; NAME=PATH names it.",
+    ),
+]
+
 
 def evaluate(
-    tasks: Annotated[
-        list[str],
-        typer.Argument(
-            metavar="CONFIG [KEY=VALUE]... | TASK...",
-            help="A run's YAML file and overrides; or tasks: folders, files, KIND:PATH, NAME=PATH.",
-            show_default=False,
-        ),
-    ],
-    encoder: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--encoder",
-            "-e",
-            help="An encoder: our or a sentence-transformers folder, a hub name, models:/NAME@ALIAS, a "
-            "Sent2Vec folder, or your own function as module:function. Any number; NAME=PATH names it.",
-        ),
-    ] = None,
+    tasks: _Tasks,
+    encoder: _Encoders = None,
     bm25: Annotated[bool, typer.Option("--bm25", help="Also BM25.")] = False,
     glove: Annotated[
         list[str] | None,

@@ -21,6 +21,7 @@ import mlflow.artifacts
 import mlflow.pyfunc
 from mlflow.entities import Metric
 from mlflow.exceptions import MlflowException
+from mlflow.models.model import ModelInfo
 from mlflow.protos.databricks_pb2 import INVALID_PARAMETER_VALUE, RESOURCE_DOES_NOT_EXIST, ErrorCode
 
 from pipelines.errors import InputError
@@ -30,6 +31,8 @@ INPUT_EXAMPLE = ["How do I reset a counter?"]
 _MODEL_CODE = Path(__file__).with_name("registry_model.py")
 _CORE_PACKAGE = Path(__file__).parents[1] / "tsdae_core"
 _ABSENT = (ErrorCode.Name(INVALID_PARAMETER_VALUE), ErrorCode.Name(RESOURCE_DOES_NOT_EXIST))
+# The logged model that a version was made of; not every server gives it back with the version.
+MODEL_ID_TAG = "tsdae.model_id"
 _REQUIRED = (
     "mlflow",
     "torch",
@@ -74,10 +77,11 @@ class Registry:
         with self.tracker.refusals():
             found = self._find(fingerprint)
             if found is None:
-                model_uri = self._log_model(encoder, run_id=run_id, params=params, tags=tags)
+                model = self._log_model(encoder, run_id=run_id, params=params, tags=tags)
+                own_tags = {FINGERPRINT_TAG: fingerprint, MODEL_ID_TAG: model.model_id}
                 # MLflow prints that it registered a version; the stage says so itself.
                 with self.tracker.active(), contextlib.redirect_stderr(io.StringIO()):
-                    made = mlflow.register_model(model_uri, self.name, tags={FINGERPRINT_TAG: fingerprint})
+                    made = mlflow.register_model(model.model_uri, self.name, tags=own_tags)
                 found = str(made.version)
         self.set_tags(found, tags)
         return found
@@ -89,7 +93,7 @@ class Registry:
             version = client.get_model_version(self.name, number)
             now_ms = Tracker.now_ms()
             metrics = [
-                Metric(key, value, now_ms, 0, version.model_id, dataset, digest)
+                Metric(key, value, now_ms, 0, version.tags.get(MODEL_ID_TAG), dataset, digest)
                 for key, value in scores.items()
             ]
             client.log_batch(version.run_id, metrics=metrics)
@@ -158,9 +162,9 @@ class Registry:
 
     def _log_model(
         self, encoder: Path, *, run_id: str, params: Mapping[str, Any], tags: Mapping[str, str]
-    ) -> str:
+    ) -> ModelInfo:
         with _core_code() as code, self.tracker.active(), mlflow.start_run(run_id=run_id):
-            info = mlflow.pyfunc.log_model(
+            return mlflow.pyfunc.log_model(
                 name="encoder",
                 python_model=str(_MODEL_CODE),
                 artifacts={"encoder": str(encoder)},
@@ -171,7 +175,6 @@ class Registry:
                 tags=dict(tags),
                 model_type="sentence-encoder",
             )
-        return str(info.model_uri)
 
 
 def fetch_encoder(tracker: Tracker, model_uri: str, folder: Path) -> Path:

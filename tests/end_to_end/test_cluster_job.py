@@ -160,7 +160,7 @@ def test_the_version_has_signature_example_requirements_tags_and_its_logged_mode
         info = mlflow.models.get_model_info("models:/cluster-encoder@candidate")
     assert info.signature.inputs is not None
     assert info.saved_input_example_info is not None
-    model = client.get_logged_model(client.get_model_version("cluster-encoder", version.number).model_id)
+    model = client.get_logged_model(version.tags["tsdae.model_id"])
     assert model.source_run_id == version.run_id
     scores = {metric.key: metric.value for metric in model.metrics}
     assert f"{scores['words.ndcg_at_10']:.4f}" == version.tags["words.ndcg_at_10"]

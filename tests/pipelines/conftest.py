@@ -1,7 +1,8 @@
 """Stages without a cluster: the same work, one item after the other, in this process."""
 
 import pytest
-from shard_builders import run_shards_here as run_shards_here
+
+from tests.pipelines.shard_builders import run_shards_here
 
 
 @pytest.fixture

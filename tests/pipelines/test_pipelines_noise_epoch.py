@@ -5,7 +5,6 @@ import re
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
-from conftest import run_shards_here
 from pipeline_builders import make_tokens, quiet_reporter, random_rows, write_rows, write_token_shards
 from typer.testing import CliRunner
 
@@ -19,6 +18,7 @@ from pipelines.noise_epoch import noise_examples, recorded_config, write_plan
 from pipelines.prepare import prepare
 from pipelines.storage import Location
 from pipelines.stream import BatchStream
+from tests.pipelines.shard_builders import run_shards_here
 from tsdae_core.encoder import SentenceEncoder
 from tsdae_core.objective import build_objective
 from tsdae_core.pretrained import small_encoder_path

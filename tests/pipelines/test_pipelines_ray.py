@@ -5,7 +5,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from conftest import run_shards_here
 from pipeline_builders import make_tokens, quiet_reporter, random_rows, write_rows, write_token_shards
 from ray.exceptions import RayError
 
@@ -18,6 +17,7 @@ from pipelines.progress_board import _READ_TIMEOUT_S, followed, new_board
 from pipelines.shards import run_shards
 from pipelines.storage import Location
 from pipelines.stream import BatchStream
+from tests.pipelines.shard_builders import run_shards_here
 from tsdae_core.objective import build_objective
 from tsdae_core.scratch import train_tokenizer
 

@@ -22,7 +22,7 @@ QUERY = "read a line of the file"
 
 @pytest.fixture(scope="module")
 def _no_ray(module_monkeypatch):
-    from tests.pipelines.conftest import run_shards_here
+    from tests.pipelines.shard_builders import run_shards_here
 
     module_monkeypatch.setattr("pipelines.lookup.run_shards", run_shards_here)
 

@@ -2,7 +2,6 @@
 
 import numpy as np
 import pytest
-from conftest import run_shards_here
 from pipeline_builders import quiet_reporter, write_rows
 
 from pipelines.collection_config import CollectionConfig
@@ -14,6 +13,7 @@ from pipelines.start import resolve_start
 from pipelines.storage import Location
 from pipelines.token_shards import tokenize
 from pipelines.train_config import TrainConfig
+from tests.pipelines.shard_builders import run_shards_here
 from tsdae_core.backbone import word_embeddings
 from tsdae_core.encoder import SentenceEncoder
 from tsdae_core.pretrained import small_encoder_path
@@ -35,7 +35,7 @@ def run(tmp_path, corpus, **model):
     config = RunConfig(model=ModelConfig(**model), train=TrainConfig(validation_rows=5))
     reporter, written = quiet_reporter()
     workspace = Location.parse(tmp_path / "w")
-    manifest = resolve_start(config, workspace, corpus, reporter=reporter)
+    manifest = resolve_start(config, workspace, corpus, workspace / "corpus", reporter=reporter)
     return config, workspace, manifest, written.getvalue()
 
 
@@ -84,7 +84,9 @@ def test_the_word_unit_redoes_the_tokens_and_not_the_start(tmp_path, corpus):
     for unit in ("word", "whitespace", "piece"):
         config, workspace, start, told = run(tmp_path, corpus, word_unit=unit)
         assert (told == "") == (unit != "word")
-        tokens = tokenize(config, workspace, corpus, start, reporter=quiet_reporter()[0])
+        tokens = tokenize(
+            config, workspace, corpus, start, workspace / "corpus", reporter=quiet_reporter()[0]
+        )
         from pipelines.token_shards import read_validation
 
         starts[unit] = read_validation(workspace, tokens)[1].word_starts.mean()

@@ -19,7 +19,7 @@ from pipelines.tracking import Tracker
 @pytest.fixture(scope="module")
 def workspaces(tmp_path_factory):
     """Two workspaces with other encoders over the same documents."""
-    from tests.pipelines.conftest import run_shards_here
+    from tests.pipelines.shard_builders import run_shards_here
 
     folder = tmp_path_factory.mktemp("live")
     with pytest.MonkeyPatch.context() as patch:

@@ -164,7 +164,8 @@ def test_the_version_has_signature_example_requirements_tags_and_its_logged_mode
     assert model.source_run_id == version.run_id
     scores = {metric.key: metric.value for metric in model.metrics}
     assert f"{scores['words.ndcg_at_10']:.4f}" == version.tags["words.ndcg_at_10"]
-    assert {metric.dataset_name for metric in model.metrics} == {"words"}
+    # MLflow adds what it measures of the machine while the model is logged, without a dataset.
+    assert {metric.dataset_name for metric in model.metrics if metric.key in version.tags} == {"words"}
     assert model.params["steps"] == str(STEPS)
 
 

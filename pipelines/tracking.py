@@ -11,6 +11,7 @@ import logging
 import os
 import sqlite3
 import time
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
@@ -152,7 +153,10 @@ class Tracker:
 
         context: `training` or `evaluation`. The same input again changes nothing.
         """
-        source = mlflow.data.dataset_source_registry.resolve_dataset_source(place)
+        with warnings.catch_warnings():
+            # Several kinds of source fit a path; the one that MLflow takes is as good as the others.
+            warnings.simplefilter("ignore", UserWarning)
+            source = mlflow.data.dataset_source_registry.resolve_dataset_source(place)
         dataset = MetaDataset(source, name=name, digest=digest[:_MAX_DIGEST_CHARS])
         tags = [InputTag("mlflow.data.context", context)]
         with self.refusals():

@@ -116,7 +116,10 @@ def _print_next(given: str, workspace: Location, example: str | None, console: C
     console.print("\nTry next", style="bold")
     query = (example or "how to read a file").replace('"', "'")
     folder = "" if shutil.which("tsdae") else os.path.relpath(Path(sys.executable).parent) + os.sep
-    commands = [f'{folder}tsdae search --workspace {given} "{query}"']
+    commands = [
+        f'{folder}tsdae search --workspace {given} "{query}"',
+        f"{folder}tsdae serve --workspace {given}",
+    ]
     if workspace.is_local:
         commands.append(f"{folder}mlflow ui --backend-store-uri sqlite:///{workspace / 'mlflow.db'}")
     for command in commands:

@@ -135,9 +135,10 @@ def test_the_server_has_one_run_with_parameters_metrics_inputs_and_artifacts(
         (i.dataset.name, i.tags[0].value, json.loads(i.dataset.source)["uri"])
         for i in run.inputs.dataset_inputs
     }
+    workspace = f"s3://{BUCKET}/work"
     assert read == {
-        ("corpus", "training", f"s3://{BUCKET}/work/corpus"),
-        ("words", "evaluation", f"s3://{BUCKET}/work/corpus"),
+        ("corpus", "training", f"{workspace}/corpus"),
+        ("words", "evaluation", f"{workspace}/corpus"),
     }
     names = {item.path for item in client.list_artifacts(run.info.run_id)}
     assert {"config.yaml", "manifest.json", "training_log.json", "loss.html", "report", "evaluation"} <= names

@@ -35,6 +35,7 @@ from pipelines.storage import Location
 FINGERPRINT_TAG = "tsdae.fingerprint"
 _URI_VARIABLE = "MLFLOW_TRACKING_URI"
 _SQLITE = "sqlite:///"
+_SYSTEM = "system/"
 _MAX_PARAM_CHARS = 5_000
 _METRICS_PER_CALL = 1_000
 _PARAMS_PER_CALL = 100
@@ -132,7 +133,7 @@ class Tracker:
             return str(client.create_experiment(self.experiment, artifact_location=self.artifact_root))
 
     def log_metrics(self, run_id: str, rows: Sequence[tuple[int, int, Mapping[str, float]]]) -> None:
-        """Logs rows of (global step, ms since 1970, values by name); the same row again changes nothing."""
+        """Logs rows of (global step, ms since 1970, values by name); MLflow drops a row that it holds."""
         metrics = [
             Metric(key, float(value), time_ms, step)
             for step, time_ms, values in rows
@@ -142,6 +143,14 @@ class Tracker:
             client = self.client()
             for i in range(0, len(metrics), _METRICS_PER_CALL):
                 client.log_batch(run_id, metrics=metrics[i : i + _METRICS_PER_CALL])
+
+    def last_steps(self, run_id: str) -> dict[str, int]:
+        """The last step logged of every metric of a run, but for the system's, which count readings."""
+        with self.refusals():
+            client = self.client()
+            names = [name for name in client.get_run(run_id).data.metrics if not name.startswith(_SYSTEM)]
+            histories = {name: client.get_metric_history(run_id, name) for name in names}
+        return {name: max(point.step for point in points) for name, points in histories.items()}
 
     @staticmethod
     def now_ms() -> int:

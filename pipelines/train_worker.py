@@ -25,12 +25,12 @@ from pipelines.config_values import config_to_dict
 from pipelines.errors import InputError
 from pipelines.held_out import HeldOut
 from pipelines.lanes import step_digest
+from pipelines.metric_log import MetricLog
 from pipelines.parallel import Parallel
 from pipelines.step_meter import Feeding, StepMeter
 from pipelines.stopping import best_step, has_stopped
 from pipelines.stream import BatchStream, StepBatch
 from pipelines.token_shards import TokenRows
-from pipelines.tracking import Tracker
 from pipelines.train_checkpoint import Checkpoints
 from pipelines.train_job import BEST_FOLDER, ENCODER_FOLDER, LOG_NAME, MASK64, STATE_FOLDER, History, TrainJob
 from tsdae_core.batch import Batch
@@ -93,12 +93,13 @@ class _Worker:
         self.checkpoints = Checkpoints(job.storage)
         state = self.checkpoints.latest(best=best if rank == 0 else None)
         self.first_step = state.step if state else 0
+        self.metrics = MetricLog(job.tracker, job.run_id, is_writer=rank == 0)
+        self.metrics.carry_on(state.extra["metrics"] if state else [])
         self.history = self._history_in(state)
         self.parallel = Parallel(
             model, config=config, rank=rank, world_size=world_size, device=device, state=state
         )
         self.feeding = Feeding()
-        self.pending: list[tuple[int, int, dict[str, float]]] = []
         self.held_out = HeldOut(job, self.parallel, idle_batch=self.idle_batch)
 
     def _build(self) -> tuple[SentenceEncoder, ObjectiveModel]:
@@ -119,8 +120,6 @@ class _Worker:
         if state is None:
             return History()
         history = History.from_plain(state.extra["history"])
-        if self.rank == 0:  # a kill after the checkpoint may have kept these from MLflow, which drops doubles
-            self.job.tracker.log_metrics(self.job.run_id, state.extra["metrics"])
         # The checkpoint holds sums over workers; one worker carries them on.
         return history if self.rank == 0 else history.without_sums()
 
@@ -228,13 +227,9 @@ class _Worker:
         measured = meter.summed(self.parallel)
         self.history.losses.append((done, measured.loss))
         rate = learning_rate(done - 1, config.num_steps, config.optim)
-        self._log_later(done, measured.metrics(loss_unit=config.loss_unit, rate=rate))
+        self.metrics.keep(done, measured.metrics(loss_unit=config.loss_unit, rate=rate))
         self.feeding.add(meter)
         self._show(done, measured.note() + self._validation_note())
-
-    def _log_later(self, done: int, values: dict[str, float]) -> None:
-        """Keeps values until a checkpoint covers them, so that nothing is logged twice."""
-        self.pending.append((done, Tracker.now_ms(), values))
 
     def _validation_note(self) -> str:
         named = (
@@ -258,10 +253,10 @@ class _Worker:
         mrr = self.held_out.retrieval(self.encoder)
         if loss is not None:
             history.validation_losses.append((done, loss))
-            self._log_later(done, {f"validation_loss_nats_per_{config.loss_unit}": loss})
+            self.metrics.keep(done, {f"validation_loss_nats_per_{config.loss_unit}": loss})
         if mrr is not None:
             history.retrieval_mrrs.append((done, mrr))
-            self._log_later(done, {"validation_retrieval_mrr": mrr})
+            self.metrics.keep(done, {"validation_retrieval_mrr": mrr})
         if config.keep == "best" and best_step(history, config.early_stopping) == done:
             weights = self.parallel.weights()
             if self.rank == 0:
@@ -281,7 +276,7 @@ class _Worker:
                 "history": history.to_plain(),
                 "seed": self.job.seed,
                 "config": config_to_dict(self.job.config),
-                "metrics": self.pending,
+                "metrics": self.metrics.pending,
             }
             state = TrainingState(step=done, weights=weights, optimizer=optimizer, extra=extra)
             write_state(folder / STATE_FOLDER, state)
@@ -291,9 +286,7 @@ class _Worker:
                 self._export(folder / ENCODER_FOLDER, weights, history, num_steps=done)
 
         self.checkpoints.report(done, write if self.rank == 0 else None)
-        if self.rank == 0:
-            self.job.tracker.log_metrics(self.job.run_id, self.pending)
-        self.pending = []
+        self.metrics.flush()
 
     def _refuse_broken(self, done: int, weights: dict[str, Tensor]) -> None:
         """A rate far too high can break the weights in a step whose gradient was still finite."""

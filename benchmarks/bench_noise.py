@@ -28,7 +28,8 @@ from step_setting import (
 )
 from transformers import PreTrainedTokenizerFast
 
-from tsdae_core.objective import build_objective
+from tsdae_core.batch import Batch
+from tsdae_core.objective import build_objective, make_batches
 from tsdae_core.packed import plan_packing
 from tsdae_core.tokens import tokenize_texts
 
@@ -51,23 +52,38 @@ def main() -> None:
     objective = build_objective("tsdae", tokenizer=tokenizer)
     tokens = tokenize_texts(texts, tokenizer, max_tokens=MAX_TOKENS)
     groups = [np.arange(i, i + _BATCH) for i in range(0, len(texts), _BATCH)]
+    bounds, row_ids = np.arange(0, len(texts) + 1, _BATCH), np.arange(len(texts))
+
+    def pack(batch: Batch) -> None:
+        plan_packing(batch["source_lengths"], device=torch.device("cpu"))
 
     def ours() -> None:
+        for batch in make_batches(objective, tokens, row_ids, bounds, seed=0, epoch=0):
+            pack(batch)
+
+    def one_by_one() -> None:
         for rows in groups:
-            batch = batch_of(objective, tokens, rows)
-            plan_packing(batch["source_lengths"], device=torch.device("cpu"))
+            pack(batch_of(objective, tokens, rows))
 
     reference = _Reference(tokenizer)
     sides: dict[str, Callable[[], object]] = {
         "ours": ours,
+        "ours, batch by batch": one_by_one,
+        "ours, without the packing plan": lambda: make_batches(
+            objective, tokens, row_ids, bounds, seed=0, epoch=0
+        ),
         "reference": lambda: [reference.batch([texts[i] for i in rows]) for rows in groups],
         "tokenize once": lambda: tokenize_texts(texts, tokenizer, max_tokens=MAX_TOKENS),
     }
     seconds = alternate(sides, rounds=args.rounds)
     for name, values in seconds.items():
         print(f"{name}: {len(texts) / statistics.median(values):,.0f} sentences/s")
-    ratio = median_ratio(seconds["reference"], seconds["ours"])
-    print(f"noise + ids to a packed batch of {_BATCH}: {ratio:.0f}x the reference's input path")
+    for name in sides:
+        if name.startswith("ours"):
+            ratio = median_ratio(seconds["reference"], seconds[name])
+            print(
+                f"noise + ids to a packed batch of {_BATCH}, {name}: {ratio:.0f}x the reference's input path"
+            )
 
 
 class _Reference:

@@ -21,11 +21,14 @@ from numpy.typing import NDArray
 from pipelines.lanes import Chunk, LanePlan, chunks
 from pipelines.token_shards import TokenRows
 from tsdae_core.batch import Batch
-from tsdae_core.objective import Objective
-from tsdae_core.tokens import TokenizedTexts
+from tsdae_core.examples import row_tokens
+from tsdae_core.objective import Objective, make_batches
+from tsdae_core.ragged import offsets_of
 
 # Chunks under way for one worker: the one being trained on is already here, the next is being made.
 _TASKS_AHEAD = 1
+# Enough for the cost of a call to vanish, little enough for what it works on to stay in the cache.
+_TOKENS_AT_ONCE = 2**16
 _LOOK_S = 0.2
 _CLOSE_S = 10.0
 
@@ -197,71 +200,104 @@ class _BatchMaker:
         return _pack(steps)
 
     def make_chunk(self, chunk: Chunk) -> list[StepBatch]:
-        """The steps of one chunk; reads its rows at once, then noises and batches step by step."""
-        per_step = self.plan.rows_per_step
-        by_lane = [
-            self.plan.rows(lane, chunk.epoch, chunk.first_step, chunk.last_step) for lane in self.lanes
+        """The steps of one chunk: reads its rows in the steps' order, noises many at once, and cuts."""
+        rows, counts = self._rows_by_step(chunk)
+        row_ids, tokens = self.rows.read(rows)
+        lengths = row_tokens(tokens)
+        ends = offsets_of(counts.sum(axis=1))
+        sizes = [
+            self._micro_batch_sizes(lengths[ends[i] : ends[i + 1]], of_lanes)
+            for i, of_lanes in enumerate(counts)
         ]
-        row_ids, tokens = self.rows.read(np.concatenate(by_lane))
-        starts = np.cumsum([0, *(len(part) for part in by_lane)])
-        steps = []
-        for i in range(chunk.last_step - chunk.first_step):
-            of_lanes = [
-                np.arange(start + min(i * per_step, len(part)), start + min((i + 1) * per_step, len(part)))
-                for start, part in zip(starts, by_lane, strict=False)
-            ]
-            step = chunk.epoch * self.plan.steps_per_epoch + chunk.first_step + i
-            parts = [
-                part
-                for taken in self._whole_groups(of_lanes)
-                for part in micro_batches(
-                    self.objective,
-                    tokens.take(taken),
-                    row_ids[taken],
-                    seed=self.plan.seed,
-                    epoch=chunk.epoch,
-                    max_tokens=self.max_batch_tokens,
-                )
-            ]
-            steps.append(StepBatch(step, row_ids[np.concatenate(of_lanes)], parts))
-        return steps
+        cuts = offsets_of(np.array([size for of_step in sizes for size in of_step], np.int64))
+        batches = iter(self._batches(tokens, row_ids, cuts, lengths, epoch=chunk.epoch))
+        first = chunk.epoch * self.plan.steps_per_epoch + chunk.first_step
+        return [
+            StepBatch(
+                first + i, row_ids[ends[i] : ends[i + 1]], list(itertools.islice(batches, len(of_step)))
+            )
+            for i, of_step in enumerate(sizes)
+        ]
 
-    def _whole_groups(self, of_lanes: list[NDArray[np.int64]]) -> list[NDArray[np.int64]]:
-        """Rows that may be batched as one: all, or lane by lane where an epoch's end leaves part of a group.
+    def _rows_by_step(self, chunk: Chunk) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Rows by step, lane and place in the lane, and how many each lane gives, int64[steps, lanes]."""
+        first, last, per_step = chunk.first_step, chunk.last_step, self.plan.rows_per_step
+        by_lane = [self.plan.rows(lane, chunk.epoch, first, last) for lane in self.lanes]
+        step_of_row = np.concatenate([np.arange(len(part)) // per_step for part in by_lane])
+        given = np.array([len(part) for part in by_lane])
+        counts = np.clip(given - np.arange(last - first)[:, None] * per_step, 0, per_step)
+        return np.concatenate(by_lane)[np.argsort(step_of_row, kind="stable")], counts
 
-        So a group never spans lanes, which would make it depend on who has which lane.
+    def _micro_batch_sizes(self, lengths: NDArray[np.int64], of_lanes: NDArray[np.int64]) -> list[int]:
+        """Rows of each micro-batch of a step to which the lanes give so many rows.
+
+        A group never spans lanes, which would make it depend on who has which lane: where an epoch's end
+        leaves a lane part of a group, each lane is cut by itself.
         """
-        if all(len(rows) % self.objective.group_size == 0 for rows in of_lanes):
-            return [np.concatenate(of_lanes)]
-        return of_lanes
+        group, most = self.objective.group_size, self.max_batch_tokens
+        if not (of_lanes % group).any():
+            return micro_batch_sizes(lengths, group_size=group, max_tokens=most)
+        parts = np.split(lengths, np.cumsum(of_lanes)[:-1])
+        return [size for part in parts for size in micro_batch_sizes(part, group_size=group, max_tokens=most)]
+
+    def _batches(
+        self,
+        tokens: Any,
+        row_ids: NDArray[np.int64],
+        cuts: NDArray[np.int64],
+        lengths: NDArray[np.int64],
+        *,
+        epoch: int,
+    ) -> Iterator[Batch]:
+        """A batch between each two cuts, made in runs of many: one call is dear, memory is bounded."""
+        run_of_cut = offsets_of(lengths)[cuts[:-1]] // _TOKENS_AT_ONCE
+        starts = np.flatnonzero(np.diff(run_of_cut, prepend=-1))
+        for start, end in itertools.pairwise([*starts.tolist(), len(cuts) - 1]):
+            bounds = cuts[start : end + 1]
+            rows = np.arange(bounds[0], bounds[-1])
+            yield from make_batches(
+                self.objective,
+                tokens.take(rows),
+                row_ids[rows],
+                bounds - bounds[0],
+                seed=self.plan.seed,
+                epoch=epoch,
+            )
 
 
 def micro_batches(
     objective: Objective,
-    tokens: TokenizedTexts,
+    tokens: Any,
     row_ids: NDArray[np.int64],
     *,
     seed: int,
     epoch: int,
     max_tokens: int,
 ) -> list[Batch]:
-    """Batches of neighbouring rows with at most `max_tokens` tokens of text each; no rows, no batch.
+    """Batches of neighbouring rows with at most `max_tokens` tokens of text each; no rows, no batch."""
+    sizes = micro_batch_sizes(row_tokens(tokens), group_size=objective.group_size, max_tokens=max_tokens)
+    bounds = offsets_of(np.array(sizes, np.int64))
+    return make_batches(objective, tokens, row_ids, bounds, seed=seed, epoch=epoch)
+
+
+def micro_batch_sizes(lengths: NDArray[np.int64], *, group_size: int, max_tokens: int) -> list[int]:
+    """How many neighbouring rows make up each micro-batch: what fits `max_tokens`, one group at least.
 
     Rows of one group (`Objective.group_size`) stay together, whatever their length.
     """
+    num_rows = len(lengths)
+    if num_rows == 0:
+        return []
+    if int(lengths.sum()) <= max_tokens:
+        return [num_rows]
     starts, filled = [0], 0
-    for row in range(0, len(row_ids), objective.group_size):
-        length = int(tokens.ids.lengths[row : row + objective.group_size].sum())
+    groups = np.arange(0, num_rows, group_size)
+    for row, length in zip(groups.tolist(), np.add.reduceat(lengths, groups).tolist(), strict=True):
         if filled + length > max_tokens and row > starts[-1]:
             starts.append(row)
             filled = 0
         filled += length
-    cuts = [np.arange(start, end) for start, end in itertools.pairwise([*starts, len(row_ids)])]
-    return [
-        objective.make_batch(tokens.take(rows), row_ids[rows], seed=seed, epoch=epoch)
-        for rows in cuts
-        if len(rows)
-    ]
+    return [end - start for start, end in itertools.pairwise([*starts, num_rows])]
 
 
 def _pack(steps: Sequence[StepBatch]) -> pa.Table:

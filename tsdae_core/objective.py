@@ -7,8 +7,10 @@ loss. A new one is a file like tsdae.py and an entry in the table below.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Protocol
+from itertools import pairwise
+from typing import Any, Protocol, runtime_checkable
 
+import numpy as np
 from transformers import PreTrainedTokenizerFast
 
 from tsdae_core.batch import Batch
@@ -69,6 +71,30 @@ class Objective(Protocol):
     def build_model(self, encoder: SentenceEncoder, *, seed: int) -> ObjectiveModel:
         """Return a module with every trainable tensor."""
         ...
+
+
+@runtime_checkable
+class MakesManyBatches(Protocol):
+    """An objective that makes many batches at once faster than one by one."""
+
+    def make_batches(
+        self, tokens: Any, row_ids: Int64s, bounds: Int64s, *, seed: int, epoch: int
+    ) -> list[Batch]:
+        """Return what `make_batches` does."""
+        ...
+
+
+def make_batches(
+    objective: Objective, tokens: Any, row_ids: Int64s, bounds: Int64s, *, seed: int, epoch: int
+) -> list[Batch]:
+    """Return a batch for each of the row ranges [bounds[i], bounds[i + 1]), bounds int64[n + 1] ascending.
+
+    Each is what `Objective.make_batch` gives for its rows alone.
+    """
+    if isinstance(objective, MakesManyBatches):
+        return objective.make_batches(tokens, row_ids, bounds, seed=seed, epoch=epoch)
+    parts = [np.arange(start, end) for start, end in pairwise(bounds.tolist())]
+    return [objective.make_batch(tokens.take(rows), row_ids[rows], seed=seed, epoch=epoch) for rows in parts]
 
 
 def build_objective(

@@ -70,6 +70,12 @@ class ProtectedObjective:
         """Return a batch of TSDAE."""
         return self.tsdae.make_batch(tokens, row_ids, seed=seed, epoch=epoch)
 
+    def make_batches(
+        self, tokens: TokenizedTexts, row_ids: Int64s, bounds: Int64s, *, seed: int, epoch: int
+    ) -> list[Batch]:
+        """Return batches of TSDAE."""
+        return self.tsdae.make_batches(tokens, row_ids, bounds, seed=seed, epoch=epoch)
+
     def num_targets(self, batch: Batch) -> int:
         """Return the targets of TSDAE."""
         return self.tsdae.num_targets(batch)

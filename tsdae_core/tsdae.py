@@ -26,7 +26,7 @@ from tsdae_core.backbone import (
     new_backbone,
     word_embeddings,
 )
-from tsdae_core.batch import Batch, LossSums, int64_tensor
+from tsdae_core.batch import Batch, LossSums, cut_batch, int64_tensor
 from tsdae_core.decoder import BottleneckInit, build_bottleneck, decode_packed, decode_padded
 from tsdae_core.encoder import SentenceEncoder
 from tsdae_core.hashing import fold_key, keyed_uniform
@@ -38,6 +38,12 @@ from tsdae_core.ragged import Int64s, Ragged, expand_spans, offsets_of
 from tsdae_core.tokens import TokenizedTexts, special_frame
 
 logger = logging.getLogger(__name__)
+
+_LENGTHS_OF = {
+    "source_ids": "source_lengths",
+    "target_ids": "target_lengths",
+    "decoder_ids": "target_lengths",
+}
 
 Tie = Literal["tied", "untied", "scratch"]
 LossUnit = Literal["token", "sentence"]
@@ -134,6 +140,13 @@ class TsdaeObjective:
         if self.config.decoder_mask_ratio > 0:
             batch["decoder_ids"] = self._masked(target, batch["row_ids"], seed=seed, epoch=epoch)
         return batch
+
+    def make_batches(
+        self, tokens: TokenizedTexts, row_ids: Int64s, bounds: Int64s, *, seed: int, epoch: int
+    ) -> list[Batch]:
+        """Return `make_batch` of the rows [bounds[i], bounds[i + 1]) for each i; made as one, then cut."""
+        whole = self.make_batch(tokens, row_ids, seed=seed, epoch=epoch)
+        return cut_batch(whole, bounds, lengths_of={k: v for k, v in _LENGTHS_OF.items() if k in whole})
 
     def _masked(self, target: Ragged, row_ids: Int64s, *, seed: int, epoch: int) -> NDArray[np.int32]:
         assert self.vocab.mask_id is not None

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pipeline_builders import make_tokens, random_rows, write_token_shards
 
-from pipelines import lanes
+from pipelines import lanes, stream
 from pipelines.lanes import LanePlan, chunks
 from pipelines.storage import Location
 from pipelines.stream import StepBatch, _BatchMaker, _grouped, _pack, _unpack, micro_batches
@@ -110,6 +110,24 @@ def noised_rows(step, ends):
     return found
 
 
+@pytest.mark.parametrize("tokens_at_once", [1, 9, 2**16])
+def test_how_many_batches_are_made_at_once_changes_none(tmp_path, monkeypatch, tokens_at_once):
+    monkeypatch.setattr(stream, "_TOKENS_AT_ONCE", tokens_at_once)
+    objective = build_objective("tsdae", tokenizer=train_tokenizer(TEXTS, vocab_size=60))
+    tokens, row_ids = make_tokens(random_rows(30)), np.arange(30)
+    rows = write_token_shards(Location.parse(tmp_path), [(row_ids, tokens)])
+    plan = LanePlan(num_rows=30, batch_size=8, num_lanes=4, seed=5)
+    steps = worker_steps(plan, rows, objective, rank=1, workers=2, first_step=0, num_steps=4)
+    for step in steps:
+        expected = micro_batches(
+            objective, tokens.take(step.row_ids), step.row_ids, seed=5, epoch=0, max_tokens=20
+        )
+        same_steps([step], [StepBatch(step.step, step.row_ids, expected)])
+    assert len({row for step in steps for row in step.row_ids.tolist()}) == sum(
+        end - start for start, end in map(plan.lane_range, (1, 3))
+    )
+
+
 @pytest.mark.parametrize("num_rows", [1, 3, 40, 101])
 def test_one_two_and_four_workers_get_the_same_global_batches_and_noise(tmp_path, monkeypatch, num_rows):
     monkeypatch.setattr(lanes, "_MIN_BLOCK_ROWS", 7)
@@ -131,8 +149,8 @@ def test_one_two_and_four_workers_get_the_same_global_batches_and_noise(tmp_path
             )
             for rank in range(workers)
         ]
-        for stream in streams:
-            assert [step.step for step in stream] == list(range(first_step, num_steps))
+        for steps_of_worker in streams:
+            assert [step.step for step in steps_of_worker] == list(range(first_step, num_steps))
         merged = []
         for shares in zip(*streams, strict=True):
             found = {}

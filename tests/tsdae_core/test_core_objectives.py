@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 
 from tsdae_core.mlm import MlmConfig
 from tsdae_core.noise import NoiseConfig
-from tsdae_core.objective import build_objective
+from tsdae_core.objective import build_objective, make_batches
+from tsdae_core.protected import ProtectedConfig
 from tsdae_core.ragged import Ragged
 from tsdae_core.tokens import SpecialFrame, tokenize_texts
 from tsdae_core.tsdae import TsdaeConfig
@@ -222,3 +223,31 @@ def test_texts_of_one_token_and_none_train(tokenizer, make_encoder, name, given,
         for key, param in model.named_parameters()
         if param.grad is None or not param.grad.isfinite().all()
     ]
+
+
+_CUT = {
+    "tsdae": TsdaeConfig(),
+    "tsdae, masked decoder": TsdaeConfig(decoder_mask_ratio=0.5),
+    "tsdae, words added": TsdaeConfig(noise=NoiseConfig(kind="add")),
+    "protected": ProtectedConfig(),
+    "mlm": MlmConfig(),
+}
+
+
+@pytest.mark.parametrize("name", _CUT)
+@settings(deadline=None, max_examples=15)
+@given(st.lists(st.integers(0, 4), max_size=6), st.integers(0, 2))
+def test_batches_made_at_once_are_those_made_one_by_one(tokenizer, texts, name, sizes, epoch):
+    objective = build_objective(name.split(",")[0], tokenizer=tokenizer, config=_CUT[name])
+    bounds = np.cumsum([0, *sizes])
+    row_ids = np.arange(bounds[-1]) * 7 + 3
+    tokens = tokenize_texts(texts[: bounds[-1]], tokenizer, max_tokens=64)
+    batches = make_batches(objective, tokens, row_ids, bounds, seed=1, epoch=epoch)
+    assert len(batches) == len(sizes)
+    for batch, start, end in zip(batches, bounds, bounds[1:], strict=False):
+        rows = np.arange(start, end)
+        alone = objective.make_batch(tokens.take(rows), row_ids[rows], seed=1, epoch=epoch)
+        assert batch.keys() == alone.keys()
+        for key, values in alone.items():
+            assert batch[key].dtype == values.dtype
+            np.testing.assert_array_equal(batch[key], values)

@@ -36,13 +36,36 @@ _STOPWORDS: dict[str | None, frozenset[str]] = {
 }
 
 
+@dataclass(frozen=True, kw_only=True)
+class BM25Config:
+    """What a BM25 index was built with; see `BM25Searcher.build`. Two with equal ones rank alike."""
+
+    k1: float = DEFAULT_K1
+    b: float = DEFAULT_B
+    stopwords: str | None = None
+    stemmer: str | None = None
+
+    @staticmethod
+    def saved_in(folder: Path | str) -> "BM25Config":
+        """That of an index which `BM25Searcher.save` wrote.
+
+        Raises:
+            FileNotFoundError: no complete BM25 index in the folder.
+        """
+        place = Path(folder) / _SETTINGS_FILE
+        if not place.exists():
+            raise FileNotFoundError(f"no complete BM25 index in {folder} ({_SETTINGS_FILE} is missing)")
+        return BM25Config(**json.loads(place.read_text(encoding="utf-8")))
+
+
 class BM25Searcher:
     """Texts ready for BM25 search; safe to search from several threads. Make one with `build` or `load`."""
 
-    def __init__(self, scorer: Any, row_ids: Int64Array, tokenizer: "Tokenizer") -> None:
+    def __init__(self, scorer: Any, row_ids: Int64Array, config: BM25Config) -> None:
         self._scorer = scorer
         self._row_ids = row_ids
-        self._tokenizer = tokenizer
+        self._config = config
+        self._tokenizer = Tokenizer(stopwords=config.stopwords, stemmer=config.stemmer)
 
     @classmethod
     def build(
@@ -76,6 +99,7 @@ class BM25Searcher:
         ids = as_row_ids(row_ids, what="BM25", num_rows=len(texts))
         if len(np.unique(ids)) != len(ids):
             raise ValueError("BM25: row ids occur more than once")
+        config = BM25Config(k1=k1, b=b, stopwords=stopwords, stemmer=stemmer)
         tokenizer = Tokenizer(stopwords=stopwords, stemmer=stemmer)
         documents = [tokenizer.words_of(text) for text in texts]
         words = sorted({word for document in documents for word in document})
@@ -86,7 +110,7 @@ class BM25Searcher:
         # divides by the mean length, zero.
         with np.errstate(invalid="ignore"):
             scorer.index((token_ids, vocabulary or {"": 0}), create_empty_token=False, show_progress=False)
-        return cls(scorer, ids, tokenizer)
+        return cls(scorer, ids, config)
 
     def select(self, row_ids: npt.ArrayLike) -> BoolArray:
         """The texts that a search may find, for `retrieve`: bool[n], true for those with one of these ids."""
@@ -128,7 +152,7 @@ class BM25Searcher:
         (root / _SETTINGS_FILE).unlink(missing_ok=True)
         self._scorer.save(root, show_progress=False)
         np.save(root / _ROW_IDS_FILE, self._row_ids, allow_pickle=False)
-        settings = json.dumps(dataclasses.asdict(self._tokenizer), sort_keys=True)
+        settings = json.dumps(dataclasses.asdict(self._config), sort_keys=True)
         (root / _SETTINGS_FILE).write_text(settings + "\n", encoding="utf-8")
 
     @classmethod
@@ -140,14 +164,12 @@ class BM25Searcher:
             ValueError: files of different builds.
         """
         root = Path(folder)
-        if not (root / _SETTINGS_FILE).exists():
-            raise FileNotFoundError(f"no complete BM25 index in {root} ({_SETTINGS_FILE} is missing)")
-        settings = json.loads((root / _SETTINGS_FILE).read_text(encoding="utf-8"))
+        config = BM25Config.saved_in(root)
         scorer = bm25s.BM25.load(root, mmap=mmap, show_progress=False)
         row_ids = np.load(root / _ROW_IDS_FILE, mmap_mode="r" if mmap else None, allow_pickle=False)
         if len(row_ids) != int(scorer.scores["num_docs"]):
             raise ValueError(f"{root}: the files are of different builds; build the BM25 index again")
-        return cls(scorer, row_ids, Tokenizer(**settings))
+        return cls(scorer, row_ids, config)
 
     def _score(self, text: str, k: int, selection: BoolArray | None) -> tuple[Int64Array, Float32Array]:
         """Positions and scores of at least the k best matching texts, ties at place k included."""

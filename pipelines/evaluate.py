@@ -22,6 +22,7 @@ from pipelines.config import RunConfig
 from pipelines.embed import documents_folder, embed
 from pipelines.errors import InputError
 from pipelines.evaluation_cell import EvaluationCell, read_cell
+from pipelines.lexical import lexical_place
 from pipelines.manifest import Manifest, ShardRecord, StageFolder, stable_hash
 from pipelines.progress import Reporter
 from pipelines.report_content import START, TRAINED, report_input, with_speed
@@ -93,7 +94,10 @@ def evaluate(config: RunConfig, workspace: Location, *, reporter: Reporter) -> M
     if any(source.documents is not None for source in sources):
         embed(config, workspace, reporter=reporter, encoder_folder="start", vectors_folder="vectors_start")
     stage.begin()
-    work = _work(config, workspace, stage.folder, index, documents)
+    lexical, why = lexical_place(workspace, documents)
+    if any(source.documents is not None for source in sources):
+        reporter.note(f"evaluate: BM25 over the documents is {why}")
+    work = _work(config, workspace, stage.folder, index, documents, lexical)
     specs = {cell.name: cell.spec for cell in cells}
     shards = run_shards(stage, "evaluate", specs, work, reporter=reporter, label="evaluate")
     rows, pair_rows, shown = _read(cells, stage.folder)
@@ -116,7 +120,12 @@ def evaluate(config: RunConfig, workspace: Location, *, reporter: Reporter) -> M
 
 
 def _work(
-    config: RunConfig, workspace: Location, output: Location, index: Manifest, documents: Manifest
+    config: RunConfig,
+    workspace: Location,
+    output: Location,
+    index: Manifest,
+    documents: Manifest,
+    lexical: Location | None,
 ) -> _AnyCell:
     """What a Ray task needs for any of the cells."""
     plan = plan_index(index.counts["vectors"], index.counts["dim"], config.index)
@@ -129,6 +138,7 @@ def _work(
         config.index.metric,
         config.embed.form,
         plan.search_params_grid,
+        lexical,
     )
     return _AnyCell(over_documents, EvaluationCell(output, config.embed.threads_per_actor))
 

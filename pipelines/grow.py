@@ -26,13 +26,13 @@ from pipelines.embed import EmbedActor, documents_folder, vectors_stage
 from pipelines.errors import InputError
 from pipelines.index_segments import grown_version
 from pipelines.index_stage import facts_of, index_stage
-from pipelines.index_versions import current_version, next_version, remove_old_versions, switch
 from pipelines.manifest import MANIFEST_NAME, Manifest, ShardRecord
 from pipelines.names import INDEX_FOLDER, shard_name
 from pipelines.prepare import ROWS_PER_SHARD_BITS, prepare, write_parquet
 from pipelines.progress import Reporter
 from pipelines.shards import finish_task, start_task
 from pipelines.storage import Location
+from pipelines.versions import current_version, next_version, record, remove_other_versions, switch
 
 _WORK = "_growth"
 _JOURNAL = "journal.json"
@@ -131,6 +131,7 @@ def recover(workspace: Location) -> None:
     if journal.exists():
         _carry_out(workspace, journal.read_json())
     (workspace / _WORK).delete()
+    remove_other_versions(workspace / INDEX_FOLDER)
 
 
 def _state(config: RunConfig, workspace: Location) -> _State:
@@ -237,6 +238,7 @@ def _commit(
         files=files,
         facts={**facts_of(metadata, state.place.name), "version": target.name},
     )
+    record(target, index)
     if len(deleted):
         (workspace / _WORK / DELETED_FILE).write_bytes(_as_bytes(deleted))
     manifests = {state.place.name: documents, "vectors": vectors, INDEX_FOLDER: index}
@@ -255,7 +257,6 @@ def _carry_out(workspace: Location, journal: Mapping[str, Any]) -> None:
         if name == INDEX_FOLDER:
             switch(workspace / name, str(manifest["facts"]["version"]))
         (workspace / name / MANIFEST_NAME).write_json(manifest)
-    remove_old_versions(workspace / INDEX_FOLDER)
 
 
 def _as_bytes(array: NDArray[np.int64]) -> bytes:

@@ -35,11 +35,11 @@ from indexing.index_metadata import IndexInput, IndexMetadata
 from indexing.plan import IndexPlan, SearchParams
 from indexing.store import INDEX_FILE, save_index, segment_file
 from indexing.vectors import read_vectors
-from pipelines.index_versions import VersionedStage
 from pipelines.manifest import ShardRecord
 from pipelines.progress import Reporter
 from pipelines.shards import ShardFunction, finish_task, run_shards, start_task
 from pipelines.storage import Location
+from pipelines.versions import VersionedStage
 from tsdae_core.hashing import fold_key, keyed_hash
 
 TRAINED_FILE = "trained.faiss"

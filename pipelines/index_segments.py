@@ -21,9 +21,9 @@ from indexing.index_metadata import IndexInput, IndexMetadata, read_metadata
 from indexing.store import save_index
 from indexing.vectors import read_vectors
 from pipelines.index_build import TRAINED_FILE
-from pipelines.index_versions import copy_into
 from pipelines.manifest import Manifest, ShardRecord
 from pipelines.storage import Location
+from pipelines.versions import copy_into
 
 
 def grown_version(

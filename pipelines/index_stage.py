@@ -7,17 +7,16 @@ from typing import Any
 
 from indexing.index_metadata import IndexMetadata
 from indexing.plan import SearchParams, plan_index
-from indexing.store import CURRENT_FILE
 from pipelines.collection import finished_manifest, read_deleted
 from pipelines.config import RunConfig
 from pipelines.config_values import config_to_dict
 from pipelines.embed import documents_folder
 from pipelines.index_build import Build, Source, build_version
-from pipelines.index_versions import VersionedStage, switch
 from pipelines.manifest import Manifest
 from pipelines.names import INDEX_FOLDER
 from pipelines.progress import Reporter
 from pipelines.storage import Location
+from pipelines.versions import VersionedStage
 
 
 def build_index(
@@ -37,7 +36,6 @@ def build_index(
     documents = finished_manifest(place, command="prepare")
     stage = index_stage(config, workspace, encoder=encoder, documents=documents, vectors=vectors)
     if (manifest := stage.finished()) is not None and not anew:
-        _mend_pointer(stage.folder, manifest)
         reporter.note(
             f"index: up to date, {manifest.facts['factory']} over {manifest.counts['vectors']:,} vectors"
         )
@@ -100,9 +98,3 @@ def measured(metadata: IndexMetadata) -> str:
     settings = ", ".join(f"{key} {value}" for key, value in asdict(metadata.search_params).items() if value)
     deep = "" if metadata.recall_at_100 is None else f", recall@100 {metadata.recall_at_100:.4f}"
     return f"recall@10 {metadata.recall_at_10:.4f}{deep} against exact search ({settings or 'exhaustive'})"
-
-
-def _mend_pointer(index: Location, manifest: Manifest) -> None:
-    """Sets the pointer again where a copy of the workspace lost it."""
-    if "version" in manifest.facts and not (index / CURRENT_FILE).exists():
-        switch(index, str(manifest.facts["version"]))

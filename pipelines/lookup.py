@@ -1,12 +1,15 @@
 """The lookup stage: what searching needs beside the index, ready to be memory-mapped.
 
+In each of its versions:
+
     documents/part-*.arrow   texts, titles and columns, uncompressed: one document is one slice
     id_hashes.npy, id_rows.npy   from a document id to its row
     bm25/                    the lexical index
     vectors/part-*.npy       vectors for exact re-scoring, only where the index keeps compressed ones
 
 Texts are stored a second time because a row of compressed Parquet costs the decoding of a row group; vectors
-are stored a second time only where scores would be inexact without them.
+are stored a second time only where scores would be inexact without them. A change makes a new version beside
+the one that readers have open (`pipelines.versions`).
 """
 
 from __future__ import annotations
@@ -18,15 +21,16 @@ from pipelines.collection import finished_manifest
 from pipelines.config import RunConfig
 from pipelines.embed import documents_folder
 from pipelines.lookup_tasks import LexicalWriter, ShardWriter
-from pipelines.manifest import Manifest, StageFolder
+from pipelines.manifest import Manifest
 from pipelines.names import INDEX_FOLDER, LOOKUP_FOLDER
 from pipelines.progress import Reporter
 from pipelines.shards import run_shards
 from pipelines.storage import Location
+from pipelines.versions import VersionedStage, current_version
 
 
 def build_lookup(config: RunConfig, workspace: Location, *, reporter: Reporter) -> Manifest:
-    """Runs the stage unless it is finished; writes `lookup/`.
+    """Runs the stage unless it is finished; writes a version below `lookup/` and switches to it.
 
     Raises:
         InputError: documents, vectors or index are not finished.
@@ -35,10 +39,10 @@ def build_lookup(config: RunConfig, workspace: Location, *, reporter: Reporter) 
     manifest = finished_manifest(documents, command="prepare")
     vectors = finished_manifest(workspace / "vectors", command="embed")
     finished_manifest(workspace / INDEX_FOLDER, command="index")
-    with (workspace / INDEX_FOLDER).as_local_folder() as folder:
+    with current_version(workspace / INDEX_FOLDER).as_local_folder() as folder:
         with_vectors = not open_index(folder).keeps_vectors
     inputs = {"documents": manifest.digest} | ({"vectors": vectors.digest} if with_vectors else {})
-    stage = StageFolder(workspace / LOOKUP_FOLDER, stage=LOOKUP_FOLDER, config={}, inputs=inputs)
+    stage = VersionedStage(workspace / LOOKUP_FOLDER, stage=LOOKUP_FOLDER, config={}, inputs=inputs)
     num_rows = manifest.counts["rows_kept"]
     if (finished := stage.finished()) is not None:
         reporter.note(f"lookup: up to date, {num_rows:,} documents")
@@ -50,7 +54,7 @@ def build_lookup(config: RunConfig, workspace: Location, *, reporter: Reporter) 
         stage,
         "documents",
         items,
-        ShardWriter(documents, source, stage.folder, dtype=vectors.config["dtype"]),
+        ShardWriter(documents, source, stage.version, dtype=vectors.config["dtype"]),
         reporter=reporter,
         label="lookup documents",
         unit="documents",
@@ -60,9 +64,9 @@ def build_lookup(config: RunConfig, workspace: Location, *, reporter: Reporter) 
         stage,
         "lexical",
         {"lexical": {}},
-        LexicalWriter(documents, manifest, stage.folder),
+        LexicalWriter(documents, manifest, stage.version),
         reporter=reporter,
         label="lookup words",
     )
     counts = {"documents": num_rows, "vectors": num_rows if with_vectors else 0}
-    return stage.finish(counts=counts, shards=[*shards, *lexical])
+    return stage.finish_version(counts=counts, shards=[*shards, *lexical])

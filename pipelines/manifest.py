@@ -152,7 +152,21 @@ class StageFolder:
         facts: Mapping[str, Any] | None = None,
     ) -> Manifest:
         """Writes the manifest, the last act of a stage, and tidies the working files."""
-        manifest = Manifest(
+        manifest = self.manifest(counts=counts, shards=shards, files=files, facts=facts)
+        (self.folder / MANIFEST_NAME).write_json({**asdict(manifest), "digest": manifest.digest})
+        self._tidy()
+        return manifest
+
+    def manifest(
+        self,
+        *,
+        counts: Mapping[str, int],
+        shards: Sequence[ShardRecord] = (),
+        files: Mapping[str, str] | None = None,
+        facts: Mapping[str, Any] | None = None,
+    ) -> Manifest:
+        """The record of what the stage wrote, not written yet."""
+        return Manifest(
             stage=self.stage,
             fingerprint=self.fingerprint,
             config=self.config,
@@ -163,9 +177,6 @@ class StageFolder:
             facts=facts or {},
             versions=package_versions(),
         )
-        (self.folder / MANIFEST_NAME).write_json({**asdict(manifest), "digest": manifest.digest})
-        self._tidy()
-        return manifest
 
     def _tidy(self) -> None:
         (self.folder / _RECEIPTS).delete()

@@ -32,6 +32,7 @@ from pipelines.documents import Documents
 from pipelines.errors import InputError
 from pipelines.names import BM25_FOLDER, INDEX_FOLDER, LOOKUP_FOLDER, VECTORS_FOLDER
 from pipelines.parquet import ROWS_PER_SHARD_BITS
+from pipelines.readable import find_readable
 from pipelines.rerank import Reranker, rerank_hits
 from pipelines.storage import Location
 from tsdae_core.encoder import SentenceEncoder
@@ -114,27 +115,23 @@ class Searcher:
             raise InputError(
                 f"there is no workspace '{workspace}'; name one with --workspace, or run `make quickstart`"
             )
-        manifest = finished_manifest(place / INDEX_FOLDER, command="index")
-        lookup_manifest = finished_manifest(place / LOOKUP_FOLDER, command="lookup")
+        found = find_readable(place)
         kept = None if place.is_local else tempfile.TemporaryDirectory(prefix="tsdae-search-")
-        lookup = _local(place, LOOKUP_FOLDER, kept)
+        lookup = _local(found.lookup, LOOKUP_FOLDER, kept)
         files = None
-        if lookup_manifest.counts["vectors"]:
+        if found.lookup_manifest.counts["vectors"]:
             files = VectorFiles.open(lookup / VECTORS_FOLDER, shard_bits=ROWS_PER_SHARD_BITS)
-        index = open_index(_local(place, INDEX_FOLDER, kept), full_vectors=files)
+        index = open_index(_local(found.index, INDEX_FOLDER, kept), full_vectors=files)
         if encoder is None:
             encoder_manifest = finished_manifest(place / "encoder", command="train")
-            encoder = _local(place, "encoder", kept), str(encoder_manifest.facts["encoder_fingerprint"])
+            folder = _local(place / "encoder", "encoder", kept)
+            encoder = folder, str(encoder_manifest.facts["encoder_fingerprint"])
         index.check_encoder(encoder[1])
         metadata = index.metadata
-        if lookup_manifest.inputs["documents"] != metadata.documents_digest:
-            raise InputError(
-                f"'{place / LOOKUP_FOLDER}' is of other documents than the index; run `tsdae lookup` first"
-            )
         info = {
             "workspace": str(place),
             "encoder": metadata.encoder_fingerprint,
-            "index": manifest.digest,
+            "index": found.index_manifest.digest,
             "documents": metadata.num_vectors,
             "dim": metadata.dim,
             "metric": metadata.metric,
@@ -280,9 +277,8 @@ class Searcher:
         return chosen
 
 
-def _local(workspace: Location, name: str, kept: tempfile.TemporaryDirectory[str] | None) -> Path:
-    """A folder of the workspace as a local one: itself, or a copy that lives as long as `kept`."""
-    place = workspace / name
+def _local(place: Location, name: str, kept: tempfile.TemporaryDirectory[str] | None) -> Path:
+    """A folder as a local one: itself, or a copy called `name` that lives as long as `kept`."""
     if kept is None:
         return place.local_path
     target = Path(kept.name) / name

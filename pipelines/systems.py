@@ -12,7 +12,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from indexing.bm25 import BM25Searcher
 from indexing.evaluation.measures import DEFAULT_MEASURES, Measure, score_run
 from indexing.evaluation.rows import label_rows, write_rows
 from indexing.evaluation.run import Run, run_of_hits
@@ -24,11 +23,13 @@ from indexing.store import open_index
 from indexing.vectors import VectorForm, read_vectors
 from pipelines.collection import iterate_shards, read_deleted, read_rows
 from pipelines.errors import InputError
+from pipelines.lexical import lexical_searcher
 from pipelines.manifest import Manifest, ShardRecord
 from pipelines.prepare import write_parquet
 from pipelines.shards import ShardFunction
 from pipelines.shown import SHOWN_HITS, ShownQuery, shown_of_run, write_shown
 from pipelines.storage import Location
+from pipelines.versions import current_version
 from tsdae_core.encoder import SentenceEncoder
 
 # Speed is measured on at most so many queries of a task; places beyond 10 let ties at place 10 count.
@@ -61,7 +62,10 @@ class System:
 
 @dataclass(frozen=True)
 class EvaluationTask:
-    """Makes the function that runs one system on one task and scores it."""
+    """Makes the function that runs one system on one task and scores it.
+
+    lexical: where a BM25 index over the documents lies; None builds one (see `pipelines.lexical`).
+    """
 
     workspace: Location
     documents: Location
@@ -71,6 +75,7 @@ class EvaluationTask:
     metric: Metric
     form: VectorForm
     search_grid: tuple[SearchParams, ...] = ()
+    lexical: Location | None = None
 
     def __call__(self) -> ShardFunction:
         """The function that runs one cell, for `run_shards`."""
@@ -144,7 +149,7 @@ class EvaluationTask:
         wanted = self.comparable(self.form.apply(vectors))
         exact = exact_search(wanted, self.blocks(system.vectors), _SPEED_DEPTH)
         points = []
-        with (self.workspace / "index").as_local_folder() as folder:
+        with current_version(self.workspace / "index").as_local_folder() as folder:
             index = open_index(folder)
             for params in self.search_grid:
                 started_s = time.perf_counter()
@@ -183,17 +188,13 @@ def _exact(task: EvaluationTask, system: System, queries: list[str]) -> Hits:
 
 
 def _index(task: EvaluationTask, system: System, queries: list[str]) -> Hits:
-    with (task.workspace / "index").as_local_folder() as folder:
+    with current_version(task.workspace / "index").as_local_folder() as folder:
         return open_index(folder).search(_encode(task.workspace / system.encoder, queries), task.top_k)
 
 
 def _bm25(task: EvaluationTask, _system: System, queries: list[str]) -> Hits:
-    """Holds all documents of the collection in this one task's memory."""
-    row_ids, texts = [], []
-    for table in iterate_shards(task.documents, task.manifest, ["row_id", "text"]):
-        row_ids.append(table.column("row_id").to_numpy())
-        texts += table.column("text").to_pylist()
-    return BM25Searcher.build(np.concatenate(row_ids), texts).retrieve(queries, task.top_k)
+    with lexical_searcher(task.lexical, task.documents, task.manifest) as searcher:
+        return searcher.retrieve(queries, task.top_k)
 
 
 _SEARCH: dict[str, Callable[[EvaluationTask, System, list[str]], Hits]] = {

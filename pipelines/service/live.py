@@ -19,7 +19,7 @@ from pipelines.collection import finished_manifest
 from pipelines.config import RunConfig
 from pipelines.errors import InputError
 from pipelines.manifest import stable_hash
-from pipelines.names import INDEX_FOLDER, LOOKUP_FOLDER
+from pipelines.readable import find_readable
 from pipelines.search import Searcher
 from pipelines.storage import Location
 
@@ -115,8 +115,9 @@ def find_target(config: RunConfig) -> Target:
         # A link that is moved to another workspace switches at once, never between two files.
         place = Location.parse(place.local_path.resolve())
         workspace = place.path
-    for name, command in ((INDEX_FOLDER, "index"), (LOOKUP_FOLDER, "lookup"), ("encoder", "train")):
-        parts.append(finished_manifest(place / name, command=command).digest)
+    readable = find_readable(place)
+    parts += [readable.index_manifest.digest, readable.lookup_manifest.digest]
+    parts.append(finished_manifest(place / "encoder", command="train").digest)
     return Target(workspace, version, stable_hash([workspace, *parts]))
 
 

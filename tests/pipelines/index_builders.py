@@ -26,7 +26,7 @@ WORDS = "red green blue cat dog tree house river stone cloud runs sleeps over un
 
 def without_ray(patch):
     """Stages work in this process; what would travel to a task is pickled."""
-    for module in ("prepare", "embed", "index_build"):
+    for module in ("prepare", "embed", "index_build", "lookup"):
         patch.setattr(f"pipelines.{module}.run_shards", run_shards_here)
     for module in ("index_build", "grow"):
         patch.setattr(f"pipelines.{module}.start_task", _start_here)

@@ -63,8 +63,9 @@ def make_workspace(folder, *, factory="Flat", rows=None, seed=0, num_documents=1
     stage = StageFolder(workspace / "encoder", stage="encoder", config={"seed": seed}, inputs={})
     facts = {"encoder_fingerprint": encoder.fingerprint()}
     stage.finish(counts={"dim": DIM, "steps": 0}, facts=facts)
-    ids, vectors = _write_vectors(workspace, documents, encoder)
-    _write_index(workspace, ids, vectors, factory, facts["encoder_fingerprint"], documents.digest)
+    ids, vectors, digest = _write_vectors(workspace, documents, encoder)
+    inputs = {"documents": documents.digest, "vectors": digest}
+    _write_index(workspace, ids, vectors, factory, facts["encoder_fingerprint"], inputs)
     reporter = _silent()
     build_lookup(RunConfig(workspace=str(folder)), workspace, reporter=reporter)
     return rows
@@ -99,11 +100,11 @@ def _write_vectors(workspace, documents, encoder):
         shards.append(ShardRecord(name=shard.name, num_rows=len(ids), digest=place.sha256()))
         all_ids.append(ids)
         all_vectors.append(vectors)
-    stage.finish(counts={"vectors": sum(map(len, all_ids)), "dim": DIM}, shards=shards)
-    return np.concatenate(all_ids), normalize_rows(np.concatenate(all_vectors))
+    manifest = stage.finish(counts={"vectors": sum(map(len, all_ids)), "dim": DIM}, shards=shards)
+    return np.concatenate(all_ids), normalize_rows(np.concatenate(all_vectors)), manifest.digest
 
 
-def _write_index(workspace, ids, vectors, factory, fingerprint, documents_digest):
+def _write_index(workspace, ids, vectors, factory, fingerprint, inputs):
     plan = plan_index(len(ids), DIM, IndexConfig(factory=factory))
     index = train_index(vectors, plan)
     add_vectors(index, ids, vectors)
@@ -116,9 +117,9 @@ def _write_index(workspace, ids, vectors, factory, fingerprint, documents_digest
         recall_at_10=None,
         target_recall_at_10=0.9,
         encoder_fingerprint=fingerprint,
-        documents_digest=documents_digest,
+        documents_digest=inputs["documents"],
     )
-    stage = StageFolder(workspace / "index", stage="index", config={"factory": factory}, inputs={})
+    stage = StageFolder(workspace / "index", stage="index", config={"factory": factory}, inputs=inputs)
     stage.begin()
     save_index(stage.folder.local_path, index, metadata)
     files = {"index.faiss": (stage.folder / "index.faiss").sha256()}

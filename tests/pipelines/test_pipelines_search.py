@@ -149,7 +149,7 @@ def test_a_request_that_makes_no_sense_is_refused_with_its_reason(searcher, argu
 def test_a_compressed_index_scores_its_candidates_with_the_full_vectors(tmp_path):
     make_workspace(tmp_path / "work", factory="SQ4")
     searcher = Searcher.open(str(tmp_path / "work"))
-    assert (tmp_path / "work" / "lookup" / "vectors" / "part-00000.npy").is_file()
+    assert list((tmp_path / "work" / "lookup").glob("versions/*/vectors/part-00000.npy"))
     texts = [row["text"] for row in make_rows()]
     rows = [row for shard in range(2) for row in make_rows()[shard::2]]
     ids = np.array([(i // 60 << 32) + i % 60 for i in range(120)])

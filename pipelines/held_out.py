@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from pipelines.parallel import Parallel, autocast
 from pipelines.stream import micro_batches
 from pipelines.token_shards import read_validation
-from pipelines.train_job import TrainJob
+from pipelines.train_job import Training
 from tsdae_core.batch import Batch
 from tsdae_core.encoder import SentenceEncoder
 from tsdae_core.half_retrieval import Halves, mean_reciprocal_rank, split_halves
@@ -27,7 +27,7 @@ _MIN_TEXTS = 2
 class HeldOut:
     """This worker's share of the held-out rows."""
 
-    def __init__(self, job: TrainJob, parallel: Parallel, *, idle_batch: Batch):
+    def __init__(self, job: Training, parallel: Parallel, *, idle_batch: Batch):
         self._config = job.config
         self._parallel = parallel
         rank = parallel.rank

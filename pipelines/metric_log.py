@@ -21,14 +21,21 @@ class MetricLog:
         pending: rows of (global step, ms since 1970, values by name) that wait for a checkpoint.
     """
 
-    def __init__(self, tracker: Tracker, run_id: str, *, is_writer: bool):
-        self._tracker, self._run_id, self._is_writer = tracker, run_id, is_writer
+    @staticmethod
+    def silent() -> MetricLog:
+        """One that keeps nothing, for a training whose figures are logged by somebody else."""
+        return MetricLog(None, "", is_writer=False)
+
+    def __init__(self, tracker: Tracker | None, run_id: str, *, is_writer: bool):
+        self._tracker, self._run_id = tracker, run_id
+        self._is_writer = is_writer and tracker is not None
         self._logged: dict[str, int] = {}
         self.pending: list[MetricRow] = []
 
     def carry_on(self, covered: Sequence[MetricRow]) -> None:
         """At the start: asks what is logged, and logs what the checkpoint covers and a kill held back."""
         if self._is_writer:
+            assert self._tracker is not None
             self._logged = self._tracker.last_steps(self._run_id)
             self._log(covered)
 
@@ -44,6 +51,7 @@ class MetricLog:
             self.pending = []
 
     def _log(self, rows: Sequence[MetricRow]) -> None:
+        assert self._tracker is not None
         fresh = [
             (step, time_ms, {name: value for name, value in values.items() if self._is_new(name, step)})
             for step, time_ms, values in rows

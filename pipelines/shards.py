@@ -10,7 +10,7 @@ import json
 import pickle
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any, TypeAlias, cast
+from typing import Any, Protocol, TypeAlias, cast
 
 import pyarrow as pa
 import ray
@@ -77,6 +77,43 @@ def run_shards(
             done[name] = record
             tracker.advance(size(record))
     assert set(done) >= set(items)
+    return [done[name] for name in sorted(items)]
+
+
+class ShardRunner(Protocol):
+    """What applies a function to shards: `run_shards` or `run_shards_here`."""
+
+    def __call__(  # noqa: D102 - told at `run_shards`
+        self,
+        stage: StageFolder,
+        group: str,
+        items: Mapping[str, Mapping[str, Any]],
+        work: Callable[[], ShardFunction],
+        *,
+        reporter: Reporter,
+        label: str,
+        unit: str = "rows",
+        resources: Mapping[str, float] | None = None,
+        num_actors: int = 0,
+        total_units: int | None = None,
+    ) -> list[ShardRecord]: ...
+
+
+def run_shards_here(
+    stage: StageFolder,
+    group: str,
+    items: Mapping[str, Mapping[str, Any]],
+    work: Callable[[], ShardFunction],
+    **_options: Any,
+) -> list[ShardRecord]:
+    """As `run_shards`, one item after the other in this process: for callers that are Ray tasks."""
+    done = stage.receipts(group)
+    todo = [name for name in items if name not in done]
+    if todo:
+        function = work()
+        for name in todo:
+            done[name] = function(name, items[name])
+            write_receipt(stage.receipt_place(group, name), done[name])
     return [done[name] for name in sorted(items)]
 
 

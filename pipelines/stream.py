@@ -19,7 +19,7 @@ import ray.data
 from numpy.typing import NDArray
 
 from pipelines.lanes import Chunk, LanePlan, chunks
-from pipelines.token_shards import TokenRows
+from pipelines.token_shards import RowSource, TokenRows
 from tsdae_core.batch import Batch
 from tsdae_core.examples import row_tokens
 from tsdae_core.objective import Objective, make_batches
@@ -154,7 +154,7 @@ def epoch_work(plan: LanePlan, epoch: int) -> list[list[Chunk]]:
 
 
 def steps_of(
-    work: Sequence[Chunk], plan: LanePlan, rows: TokenRows, objective: Objective, *, max_batch_tokens: int
+    work: Sequence[Chunk], plan: LanePlan, rows: RowSource, objective: Objective, *, max_batch_tokens: int
 ) -> list[StepBatch]:
     """The global batches of some chunks: what the streams of all workers give together."""
     maker = _BatchMaker(plan, rows, objective, range(plan.num_lanes), [work], max_batch_tokens)
@@ -181,7 +181,7 @@ class _BatchMaker:
     def __init__(
         self,
         plan: LanePlan,
-        rows: TokenRows,
+        rows: RowSource,
         objective: Objective,
         lanes: Sequence[int],
         work: Sequence[Sequence[Chunk]],

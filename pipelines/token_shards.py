@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import pyarrow as pa
@@ -21,7 +21,7 @@ from pipelines.errors import InputError
 from pipelines.manifest import Manifest, ShardRecord, StageFolder, stable_hash
 from pipelines.prepare import write_parquet
 from pipelines.progress import Reporter
-from pipelines.shards import ShardFunction, run_shards
+from pipelines.shards import ShardFunction, ShardRunner, run_shards
 from pipelines.start import START_FOLDER
 from pipelines.storage import Location
 from pipelines.texts import text_hash
@@ -42,6 +42,7 @@ def tokenize(
     corpus_folder: Location,
     *,
     reporter: Reporter,
+    runner: ShardRunner = run_shards,
 ) -> Manifest:
     """Runs the stage unless it is finished. `corpus` is the manifest of `corpus_folder`.
 
@@ -63,7 +64,7 @@ def tokenize(
     share = min(0.5, config.train.validation_rows / num_rows)
     worker = _TokenizerTask(workspace, corpus_folder, share=share, config=config)
     items: dict[str, dict[str, Any]] = {shard.name: {} for shard in corpus.shards}
-    shards = run_shards(
+    shards = runner(
         stage,
         "tokenize",
         items,
@@ -141,6 +142,25 @@ def from_table(table: pa.Table) -> tuple[NDArray[np.int64], TokenizedTexts]:
     return table.column("row_id").to_numpy(), tokens
 
 
+class RowSource(Protocol):
+    """Training rows by global row number."""
+
+    def read(self, rows: NDArray[np.int64]) -> tuple[NDArray[np.int64], TokenizedTexts]:
+        """Row ids int64[n] and tokens of global row numbers int64[n], in the given order."""
+
+
+@dataclass(frozen=True)
+class RowsInMemory:
+    """Training rows held as they are (a `RowSource`)."""
+
+    row_ids: NDArray[np.int64]
+    tokens: TokenizedTexts
+
+    def read(self, rows: NDArray[np.int64]) -> tuple[NDArray[np.int64], TokenizedTexts]:
+        """As `RowSource`."""
+        return self.row_ids[rows], self.tokens.take(rows)
+
+
 @dataclass(frozen=True)
 class TokenRows:
     """Random access to the training rows of the finished stage: global row number -> row id and tokens."""
@@ -161,6 +181,10 @@ class TokenRows:
     def num_rows(self) -> int:
         """Number of training rows."""
         return sum(self.shard_rows)
+
+    def in_memory(self) -> RowsInMemory:
+        """The same rows, read now."""
+        return RowsInMemory(*self.read(np.arange(self.num_rows)))
 
     def read(self, rows: NDArray[np.int64]) -> tuple[NDArray[np.int64], TokenizedTexts]:
         """Row ids int64[n] and tokens of global row numbers int64[n], in the given order.

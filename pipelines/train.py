@@ -19,19 +19,18 @@ from pipelines.progress import Reporter
 from pipelines.progress_board import new_board
 from pipelines.start import resolve_start
 from pipelines.storage import Location
-from pipelines.token_shards import TokenRows, tokenize
+from pipelines.token_shards import tokenize
 from pipelines.tracking import Tracker
 from pipelines.train_config import TrainConfig
-from pipelines.train_job import ENCODER_FOLDER, LOG_NAME, TrainJob
+from pipelines.train_job import ENCODER_FOLDER, LOG_NAME, Training, TrainJob
 from pipelines.train_run import run_training
 from pipelines.training_record import log_training_artifacts, open_training_run
 from tsdae_core.encoder import SentenceEncoder
-from tsdae_core.objective import build_objective
 
 TRAINING_FOLDER = "training"
 _NAME_LENGTH = 16
 # Settings that change where and how fast training runs, not what it computes.
-_SPEED_ONLY = (
+SPEED_ONLY = (
     "num_workers",
     "cpus_per_worker",
     "gpus_per_worker",
@@ -66,7 +65,7 @@ def train(
     home = home or workspace
     start = resolve_start(config, workspace, corpus, home / "corpus", reporter=reporter)
     tokens = tokenize(config, workspace, corpus, start, home / "corpus", reporter=reporter)
-    settings = {key: value for key, value in config_to_dict(config.train).items() if key not in _SPEED_ONLY}
+    settings = {key: value for key, value in config_to_dict(config.train).items() if key not in SPEED_ONLY}
     inputs = {"start": start.digest, "tokens": tokens.digest}
     stage = StageFolder(
         workspace / ENCODER_FOLDER, stage="encoder", config=settings | {"seed": config.seed}, inputs=inputs
@@ -96,26 +95,8 @@ def train(
 def _job(
     config: RunConfig, workspace: Location, tokens: Manifest, tracker: Tracker, run_id: str, *, name: str
 ) -> TrainJob:
-    with (workspace / "start").as_local_folder() as folder:
-        tokenizer = SentenceEncoder.load(str(folder)).tokenizer
-    train = config.train
-    return TrainJob(
-        config=train,
-        seed=config.seed,
-        workspace=workspace,
-        storage=workspace / TRAINING_FOLDER / name,
-        tokens=tokens,
-        plan=LanePlan(
-            num_rows=TokenRows.open(workspace, tokens).num_rows,
-            batch_size=train.batch_size,
-            num_lanes=train.lanes,
-            seed=config.seed,
-        ),
-        objective=build_objective(train.objective, tokenizer=tokenizer, config=train.chosen),
-        tracker=tracker,
-        run_id=run_id,
-        board=new_board(),
-    )
+    training = Training.of(config, workspace, tokens, storage=workspace / TRAINING_FOLDER / name)
+    return TrainJob(**vars(training), tracker=tracker, run_id=run_id, board=new_board())
 
 
 def _announce(config: TrainConfig, plan: LanePlan, reporter: Reporter) -> None:

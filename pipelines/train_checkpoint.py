@@ -57,15 +57,15 @@ class Checkpoints:
         Raises:
             InputError: there is no room for it.
         """
-        name = _name(step)
+        name = checkpoint_name(step)
         with tempfile.TemporaryDirectory(prefix="tsdae-checkpoint-") as folder:
             checkpoint = None
             if write is not None:
-                with self._told_when_full(step, folder):
+                with told_when_full(step, folder, self.describe()):
                     write(Path(folder))
                 checkpoint = ray.train.Checkpoint.from_directory(folder)
             try:
-                with self._told_when_full(step, str(self.storage)):
+                with told_when_full(step, str(self.storage), self.describe()):
                     ray.train.report({"step": step}, checkpoint=checkpoint, checkpoint_dir_name=name)
             except InputError:
                 with contextlib.suppress(OSError):  # the error that is under way says more
@@ -75,24 +75,36 @@ class Checkpoints:
 
     def describe(self) -> str:
         """Names the newest checkpoint, for an error message."""
-        if self.step is None:
-            return "there is no checkpoint yet"
-        return f"the last good checkpoint is that of step {self.step}, '{self.storage / _name(self.step)}'"
-
-    @contextmanager
-    def _told_when_full(self, step: int, place: str) -> Iterator[None]:
-        try:
-            yield
-        except (OSError, SafetensorError) as error:
-            if not _is_full(error):
-                raise
-            raise InputError(
-                f"no room to write the checkpoint of step {step} in '{place}' ({error}); {self.describe()}; "
-                "make room and run the same command again, it goes on from there"
-            ) from error
+        return last_checkpoint(self.storage, self.step)
 
 
-def _name(step: int) -> str:
+@contextmanager
+def told_when_full(step: int, place: str, last: str) -> Iterator[None]:
+    """Names the place where there was no room for a checkpoint, and the last one that there is.
+
+    Raises:
+        InputError: the body ran out of room.
+    """
+    try:
+        yield
+    except (OSError, SafetensorError) as error:
+        if not _is_full(error):
+            raise
+        raise InputError(
+            f"no room to write the checkpoint of step {step} in '{place}' ({error}); {last}; "
+            "make room and run the same command again, it goes on from there"
+        ) from error
+
+
+def last_checkpoint(storage: Location, step: int | None) -> str:
+    """Names the newest checkpoint below `storage`, for an error message; None before the first."""
+    if step is None:
+        return "there is no checkpoint yet"
+    return f"the last good checkpoint is that of step {step}, '{storage / checkpoint_name(step)}'"
+
+
+def checkpoint_name(step: int) -> str:
+    """The folder of a step's checkpoint; names sort like steps."""
     return f"checkpoint_step_{step:010d}"
 
 

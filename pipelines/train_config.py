@@ -44,6 +44,8 @@ class TrainConfig:
     batch_size: sentences per step over all workers together.
     num_lanes: fixed streams the corpus is cut into; the number of workers must divide it. 0 takes the
     greatest common divisor of batch_size and 64. Results do not depend on the number of workers.
+    max_rows: train on at most so many rows of the corpus, a random sample; a smaller one is part of a larger
+    one. 0 takes all.
     max_batch_tokens: a worker's share of a step is cut into micro-batches of at most this many tokens of
     text, whose gradients add up exactly; bounds memory.
     strategy: how several workers share the model: `ddp` gives each a copy, `fsdp2` a shard of every layer's
@@ -69,6 +71,7 @@ class TrainConfig:
     batch_size: int = 8
     num_steps: int = 100_000
     num_lanes: int = 0
+    max_rows: int = 0
     max_batch_tokens: int = 16_384
     num_workers: int = 1
     cpus_per_worker: float = 1.0
@@ -91,7 +94,7 @@ class TrainConfig:
             require(getattr(self, name) >= 1, f"{name} must be at least 1")
         for name in ("validate_every", "checkpoint_every", "log_every"):
             require(getattr(self, name) >= 1, f"{name} must be at least 1")
-        for name in ("validation_rows", "num_lanes", "cpus_per_worker", "gpus_per_worker"):
+        for name in ("validation_rows", "num_lanes", "max_rows", "cpus_per_worker", "gpus_per_worker"):
             require(getattr(self, name) >= 0, f"{name} must not be negative")
         require(self.max_failures >= -1, "max_failures must be at least -1 (no limit)")
         require(

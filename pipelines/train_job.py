@@ -5,12 +5,15 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
+from pipelines.config import RunConfig
 from pipelines.lanes import LanePlan
 from pipelines.manifest import Manifest
 from pipelines.storage import Location
+from pipelines.token_shards import TokenRows
 from pipelines.tracking import Tracker
 from pipelines.train_config import TrainConfig
-from tsdae_core.objective import Objective
+from tsdae_core.encoder import SentenceEncoder
+from tsdae_core.objective import Objective, build_objective
 
 STATE_FOLDER = "state"
 ENCODER_FOLDER = "encoder"
@@ -22,10 +25,11 @@ Curve = list[tuple[int, float]]
 
 
 @dataclass(frozen=True, kw_only=True)
-class TrainJob:
-    """Everything a worker needs; picklable.
+class Training:
+    """Everything a training is a function of; picklable.
 
-    storage: where Ray Train keeps this run's checkpoints.
+    workspace: has `start/` and `tokens/`.
+    storage: where this run's checkpoints are kept.
     """
 
     config: TrainConfig
@@ -35,6 +39,34 @@ class TrainJob:
     tokens: Manifest
     plan: LanePlan
     objective: Objective
+
+    @staticmethod
+    def of(config: RunConfig, workspace: Location, tokens: Manifest, *, storage: Location) -> Training:
+        """The training that a configuration asks for, on a workspace's finished `start/` and `tokens/`."""
+        with (workspace / "start").as_local_folder() as folder:
+            tokenizer = SentenceEncoder.load(str(folder)).tokenizer
+        train = config.train
+        num_rows = TokenRows.open(workspace, tokens).num_rows
+        return Training(
+            config=train,
+            seed=config.seed,
+            workspace=workspace,
+            storage=storage,
+            tokens=tokens,
+            plan=LanePlan(
+                num_rows=min(num_rows, train.max_rows or num_rows),
+                batch_size=train.batch_size,
+                num_lanes=train.lanes,
+                seed=config.seed,
+            ),
+            objective=build_objective(train.objective, tokenizer=tokenizer, config=train.chosen),
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainJob(Training):
+    """Everything a worker of Ray Train needs; picklable."""
+
     tracker: Tracker
     run_id: str
     board: Any

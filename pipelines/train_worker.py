@@ -32,7 +32,17 @@ from pipelines.stopping import best_step, has_stopped
 from pipelines.stream import BatchStream, StepBatch
 from pipelines.token_shards import TokenRows
 from pipelines.train_checkpoint import Checkpoints
-from pipelines.train_job import BEST_FOLDER, ENCODER_FOLDER, LOG_NAME, MASK64, STATE_FOLDER, History, TrainJob
+from pipelines.train_job import (
+    BEST_FOLDER,
+    ENCODER_FOLDER,
+    LOG_NAME,
+    MASK64,
+    STATE_FOLDER,
+    History,
+    Training,
+    TrainJob,
+)
+from pipelines.train_links import Links, Stream
 from tsdae_core.batch import Batch
 from tsdae_core.checkpoint import TrainingState, write_state
 from tsdae_core.encoder import SentenceEncoder
@@ -51,14 +61,32 @@ _ROWS_NAMED = 32
 def train_worker(job: TrainJob) -> None:
     """Trains, as one of the workers of Ray Train."""
     context = ray.train.get_context()
-    with tempfile.TemporaryDirectory(prefix="tsdae-best-") as best, _node_watched(job, context):
-        worker = _Worker(
-            job,
-            rank=context.get_world_rank(),
-            world_size=context.get_world_size(),
-            best=Path(best),
-        )
-        worker.run()
+    rank = context.get_world_rank()
+    device = torch.device("cpu")
+    if job.config.gpus_per_worker:
+        device = ray.train.torch.get_device()
+        torch.cuda.set_device(device)
+    links = Links(
+        rank=rank,
+        world_size=context.get_world_size(),
+        device=device,
+        checkpoints=Checkpoints(job.storage),
+        metrics=MetricLog(job.tracker, job.run_id, is_writer=rank == 0),
+        open_stream=BatchStream,
+        show=job.board.write.remote,
+    )
+    with _node_watched(job, context):
+        train_linked(job, links)
+
+
+def train_linked(job: Training, links: Links) -> None:
+    """Trains from the last checkpoint to the end; the last checkpoint then holds the encoder.
+
+    Raises:
+        InputError: settings, data or disk are unfit.
+    """
+    with tempfile.TemporaryDirectory(prefix="tsdae-best-") as best:
+        _Worker(job, links, best=Path(best)).run()
 
 
 @contextmanager
@@ -72,14 +100,10 @@ def _node_watched(job: TrainJob, context: ray.train.TrainContext) -> Iterator[No
 
 
 class _Worker:
-    def __init__(self, job: TrainJob, *, rank: int, world_size: int, best: Path):
-        self.job, self.rank, self.best = job, rank, best
+    def __init__(self, job: Training, links: Links, *, best: Path):
+        self.job, self.links, self.rank, self.best = job, links, links.rank, best
         config = job.config
         torch.set_num_threads(config.threads_per_worker)
-        device = torch.device("cpu")
-        if config.gpus_per_worker:
-            device = ray.train.torch.get_device()
-            torch.cuda.set_device(device)
         self.encoder, model = self._build()
         self.idle_batch = self._idle_batch()
         decoding = model.tsdae if isinstance(model, ProtectedModel) else model
@@ -90,14 +114,19 @@ class _Worker:
             model.enable_gradient_checkpointing()
         if config.compile:
             model.compile_blocks()
-        self.checkpoints = Checkpoints(job.storage)
-        state = self.checkpoints.latest(best=best if rank == 0 else None)
+        self.checkpoints = links.checkpoints
+        state = self.checkpoints.latest(best=best if self.rank == 0 else None)
         self.first_step = state.step if state else 0
-        self.metrics = MetricLog(job.tracker, job.run_id, is_writer=rank == 0)
+        self.metrics = links.metrics
         self.metrics.carry_on(state.extra["metrics"] if state else [])
         self.history = self._history_in(state)
         self.parallel = Parallel(
-            model, config=config, rank=rank, world_size=world_size, device=device, state=state
+            model,
+            config=config,
+            rank=self.rank,
+            world_size=links.world_size,
+            device=links.device,
+            state=state,
         )
         self.feeding = Feeding()
         self.held_out = HeldOut(job, self.parallel, idle_batch=self.idle_batch)
@@ -130,9 +159,10 @@ class _Worker:
             return
         self._show(self.first_step, "starting")
         if self.first_step == 0:
+            self._watched(0)
             self._validate(0)
         self.parallel.wrapped.train()
-        stream = BatchStream(
+        stream = self.links.open_stream(
             job.plan,
             TokenRows.open(job.workspace, job.tokens),
             job.objective,
@@ -148,7 +178,7 @@ class _Worker:
     def _is_over(self, done: int) -> bool:
         return done == self.job.config.num_steps or has_stopped(self.history, self.job.config.early_stopping)
 
-    def _loop(self, stream: BatchStream) -> None:
+    def _loop(self, stream: Stream) -> None:
         config = self.job.config
         meter = self._new_meter()
         meter.carry_on(self.history.open_window, rank=self.rank, world_size=self.parallel.world_size)
@@ -162,6 +192,7 @@ class _Worker:
                 meter.fed(wait_s=waited_s, tokens_waiting=stream.tokens_waiting)
             self._step(batch, meter)
             done = batch.step + 1
+            meter.skip(self._watched(done))
             paused_s = time.monotonic()
             if done == config.num_steps or done % config.validate_every == 0:
                 self._validate(done)
@@ -177,6 +208,13 @@ class _Worker:
             if over:
                 return
             asked_s = time.monotonic()
+
+    def _watched(self, done: int) -> float:
+        """Lets somebody look at the encoder, before a checkpoint covers the step; returns the seconds."""
+        started_s = time.monotonic()
+        if self.links.after_step is not None:
+            self.links.after_step(done, self.encoder)
+        return time.monotonic() - started_s
 
     def _new_meter(self) -> StepMeter:
         return StepMeter(padded=not self.encoder.use_packed)
@@ -340,4 +378,4 @@ class _Worker:
                 "note": note,
                 "summary": self.feeding.told(),
             }
-            self.job.board.write.remote(state)
+            self.links.show(state)

@@ -1,0 +1,88 @@
+"""What joins a training loop to its surroundings: other workers, checkpoints, data, and who watches.
+
+Filled by `train_worker` for the workers of Ray Train and by `local_training` for a loop inside one task.
+Knows nothing of steps, models or files.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+import torch
+
+from pipelines.lanes import LanePlan
+from pipelines.metric_log import MetricLog
+from pipelines.stream import StepBatch
+from pipelines.token_shards import TokenRows
+from tsdae_core.checkpoint import TrainingState
+from tsdae_core.encoder import SentenceEncoder
+from tsdae_core.objective import Objective
+
+
+class Stream(Protocol):
+    """The batches of one worker, in order; iterated once, closed when not read to its end."""
+
+    @property
+    def tokens_waiting(self) -> int:
+        """Tokens of batches that are made and not handed out yet."""
+
+    def __iter__(self) -> Iterator[StepBatch]: ...
+
+    def close(self) -> None:
+        """Ends what makes batches."""
+
+
+class StreamMaker(Protocol):
+    """Opens the stream of one worker for the steps [first_step, num_steps)."""
+
+    def __call__(  # noqa: D102 - the class says it
+        self,
+        plan: LanePlan,
+        rows: TokenRows,
+        objective: Objective,
+        *,
+        rank: int,
+        world_size: int,
+        first_step: int,
+        num_steps: int,
+        max_batch_tokens: int,
+    ) -> Stream: ...
+
+
+class CheckpointKeeper(Protocol):
+    """Writes and finds the checkpoints of a run (see `train_checkpoint`)."""
+
+    def latest(self, *, best: Path | None) -> TrainingState | None:
+        """The newest state, or None; the best encoder beside it, if any, is copied to the folder `best`."""
+
+    def report(self, step: int, write: Callable[[Path], None] | None) -> None:
+        """Keeps a checkpoint that `write` fills; all workers meet here, None on those that write nothing.
+
+        Raises:
+            InputError: there is no room for it.
+        """
+
+    def describe(self) -> str:
+        """Names the newest checkpoint, for an error message."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Links:
+    """The surroundings of one worker.
+
+    show: takes what a person is to see, as plain values.
+    after_step: called with the number of finished steps and the encoder, in train mode as it is; what it
+        does must leave both as they were. None for nothing.
+    """
+
+    rank: int
+    world_size: int
+    device: torch.device
+    checkpoints: CheckpointKeeper
+    metrics: MetricLog
+    open_stream: StreamMaker
+    show: Callable[[dict[str, Any]], None]
+    after_step: Callable[[int, SentenceEncoder], None] | None = None

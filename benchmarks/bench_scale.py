@@ -78,6 +78,19 @@ class Gpu:
 DEFAULT_GPU = Gpu(peak_tflops=312.0, train_share=0.42, encode_share=0.30)
 
 
+@dataclass(frozen=True, kw_only=True)
+class Prices:
+    """What a user pays, in any one currency: per hour of a core and of a GPU, per GB stored for a month."""
+
+    core_hour: float
+    gpu_hour: float
+    gb_month: float
+
+
+# Round numbers of the order that large providers list for rented machines; nobody's offer.
+DEFAULT_PRICES = Prices(core_hour=0.05, gpu_hour=3.0, gb_month=0.025)
+
+
 def main() -> None:
     """Measures or reads rates, prints the tables."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -95,12 +108,17 @@ def main() -> None:
         default=DEFAULT_GPU.encode_share,
         help="share of it that encoding reaches",
     )
+    for name, value in asdict(DEFAULT_PRICES).items():
+        parser.add_argument(f"--{name.replace('_', '-')}-price", type=float, default=value)
     args = parser.parse_args()
     rates = read_rates(args.rates) if args.rates else measure()
     if args.write:
         args.write.write_text(json.dumps(asdict(rates), indent=2, sort_keys=True) + "\n", encoding="utf-8")
     gpu = Gpu(peak_tflops=args.gpu_tflops, train_share=args.train_share, encode_share=args.encode_share)
-    print(render(rates, gpu))
+    prices = Prices(
+        core_hour=args.core_hour_price, gpu_hour=args.gpu_hour_price, gb_month=args.gb_month_price
+    )
+    print(render(rates, gpu, prices))
 
 
 def read_rates(path: Path) -> Rates:
@@ -108,7 +126,7 @@ def read_rates(path: Path) -> Rates:
     return Rates(**json.loads(path.read_text(encoding="utf-8")))
 
 
-def render(rates: Rates, gpu: Gpu) -> str:
+def render(rates: Rates, gpu: Gpu, prices: Prices) -> str:
     """The measured rates and the table as Markdown; equal input gives equal text."""
     lines = ["| measured on one core | value |", "|---|---|"]
     for field in fields(Rates):
@@ -116,15 +134,17 @@ def render(rates: Rates, gpu: Gpu) -> str:
         lines.append(f"| {field.name} | {value if isinstance(value, str) else _number(value)} |")
     lines += [
         "",
-        "| stage | rows | written | core-hours | GPU-hours | driver memory |",
-        "|---|---|---|---|---|---|",
+        "| stage | rows | written | core-hours | GPU-hours | driver memory | price, CPUs | GPUs | a month |",
+        "|---|---|---|---|---|---|---|---|---|",
     ]
     for num_rows in SIZES:
         for stage, written, cores, gpus, driver in _stages(rates, gpu, num_rows):
             gpu_text = "-" if gpus is None else _number(gpus)
+            gpu_price = "-" if gpus is None else _number(gpus * prices.gpu_hour)
             lines.append(
                 f"| {stage} | 10^{round(np.log10(num_rows))} | {_bytes(written)} | {_number(cores)} "
-                f"| {gpu_text} | {_bytes(driver)} |"
+                f"| {gpu_text} | {_bytes(driver)} | {_number(cores * prices.core_hour)} | {gpu_price} "
+                f"| {_number(written / 1e9 * prices.gb_month)} |"
             )
     return "\n".join(lines)
 

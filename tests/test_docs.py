@@ -106,7 +106,7 @@ def test_the_cluster_example_is_what_ray_up_accepts() -> None:
 
 def test_the_tables_of_sizes_are_those_that_their_script_computes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
-    from bench_scale import DEFAULT_GPU, read_rates, render
+    from bench_scale import DEFAULT_GPU, DEFAULT_PRICES, read_rates, render
 
-    tables = render(read_rates(ROOT / "docs" / "scale_rates.json"), DEFAULT_GPU)
+    tables = render(read_rates(ROOT / "docs" / "scale_rates.json"), DEFAULT_GPU, DEFAULT_PRICES)
     assert tables in (ROOT / "docs" / "scale.md").read_text(encoding="utf-8")

@@ -29,7 +29,7 @@ from transformers import PreTrainedTokenizerFast
 
 from tsdae_core.backbone import layers_of, word_embeddings
 from tsdae_core.encoder import SentenceEncoder
-from tsdae_core.mlm import MlmModel
+from tsdae_core.mlm_model import MlmModel
 from tsdae_core.objective import build_objective
 from tsdae_core.optim import OptimConfig, build_optimizer, set_learning_rate
 from tsdae_core.scratch import ScratchConfig, build_scratch_encoder, svd_embeddings, train_tokenizer

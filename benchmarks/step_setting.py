@@ -30,7 +30,7 @@ from tsdae_core.optim import OptimConfig, build_optimizer
 from tsdae_core.scratch import ScratchConfig, build_scratch_encoder, train_tokenizer
 from tsdae_core.step import StepStats, training_step
 from tsdae_core.tokens import TokenizedTexts, tokenize_texts
-from tsdae_core.tsdae import TsdaeModel
+from tsdae_core.tsdae_model import TsdaeModel
 
 MAX_TOKENS = 75
 _TOKENIZER_SENTENCES = 100_000

@@ -13,8 +13,6 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Literal
 
-import torch
-
 from indexing.bm25 import Tokenizer
 from indexing.evaluation.scorers import BM25Scorer, Scorer, VectorScorer
 from indexing.evaluation.text_tasks import CorpusTask, PairTask, TextTask
@@ -78,6 +76,8 @@ class ComparedSystem:
             return BM25Scorer()
         if self.kind in ("words", "words_idf"):
             return self._word_scorer(task)
+        import torch
+
         torch.set_num_threads(threads)
         if is_callable_name(self.source):
             return VectorScorer(load_encode(self.source))

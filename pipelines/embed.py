@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-import torch
-
 from indexing.vectors import write_vectors
 from pipelines.collection import finished_manifest, read_shard
 from pipelines.config import EmbedConfig, RunConfig
@@ -16,7 +14,6 @@ from pipelines.manifest import Manifest, ShardRecord, StageFolder
 from pipelines.progress import Reporter
 from pipelines.shards import ShardFunction, run_shards
 from pipelines.storage import Location
-from tsdae_core.encoder import SentenceEncoder
 
 # Settings that change how fast vectors are made, not what they are.
 _SPEED_ONLY = ("num_actors", "cpus_per_actor", "gpus_per_actor", "threads_per_actor")
@@ -92,6 +89,10 @@ class EmbedActor:
 
     def __call__(self) -> ShardFunction:
         """Loads the encoder; the function that embeds one shard of the documents."""
+        import torch
+
+        from tsdae_core.encoder import SentenceEncoder
+
         config = self.config
         torch.set_num_threads(config.threads_per_actor)
         device = "cuda" if config.gpus_per_actor else "cpu"

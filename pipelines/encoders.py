@@ -14,8 +14,6 @@ from numpy.typing import NDArray
 
 from pipelines.callable_encoder import load_callable
 from pipelines.errors import InputError
-from tsdae_core.encoder import SentenceEncoder
-from tsdae_core.sent2vec import Sent2Vec, is_sent2vec
 
 Encode = Callable[[Sequence[str]], NDArray[np.float32]]
 _CALLABLE = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
@@ -39,6 +37,9 @@ def load_encode(source: str, *, device: str = "cpu") -> Encode:
     """
     if is_callable_name(source):
         return load_callable(source)
+    from tsdae_core.encoder import SentenceEncoder
+    from tsdae_core.sent2vec import Sent2Vec, is_sent2vec
+
     try:
         if is_sent2vec(source):
             return Sent2Vec.load(source).encode

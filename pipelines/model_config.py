@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from pipelines.collection_config import require
-from tsdae_core.backbone import Attention
-from tsdae_core.scratch import ScratchConfig
+from tsdae_core.choices import Attention
+from tsdae_core.scratch_config import ScratchConfig
 from tsdae_core.tokens import WordUnit
 
 

@@ -15,7 +15,7 @@ from pipelines.storage import Location
 from tsdae_core.checkpoint import FILE_NAME, read_weights
 from tsdae_core.encoder import SentenceEncoder
 from tsdae_core.reconstruct import model_from_weights, reconstruct
-from tsdae_core.tsdae import TsdaeModel
+from tsdae_core.tsdae_model import TsdaeModel
 
 _TRAINING_FOLDER = "training"
 _STATE_FOLDER = "state"

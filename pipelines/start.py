@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import tempfile
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from pipelines.collection import sample_texts
 from pipelines.config import RunConfig
@@ -17,10 +18,10 @@ from pipelines.manifest import Manifest, StageFolder
 from pipelines.model_config import ModelConfig
 from pipelines.progress import Reporter
 from pipelines.storage import Location
-from tsdae_core.encoder import SentenceEncoder
 from tsdae_core.pretrained import small_encoder_path
-from tsdae_core.scratch import build_scratch_encoder, train_tokenizer
-from tsdae_core.vocabulary import add_tokens, mine_tokens, read_tokens
+
+if TYPE_CHECKING:
+    from tsdae_core.encoder import SentenceEncoder
 
 START_FOLDER = "start"
 # Settings of the model section that later stages look at and the start does not.
@@ -52,6 +53,8 @@ def resolve_start(
     else:
         source = str(small_encoder_path()) if model.start == "small" else model.start
         reporter.note(f"start: loading {model.start}")
+        from tsdae_core.encoder import SentenceEncoder
+
         try:
             encoder = SentenceEncoder.load(
                 source, pooling=model.pooling, max_tokens=model.max_tokens, attention=model.attention
@@ -92,6 +95,8 @@ def _add_words(
     model: ModelConfig, encoder: SentenceEncoder, folder: Location, corpus: Manifest, reporter: Reporter
 ) -> int:
     """Extends the vocabulary as configured; returns by how many words."""
+    from tsdae_core.vocabulary import add_tokens, mine_tokens, read_tokens
+
     words: list[str] = []
     if model.add_tokens_file is not None:
         words += read_tokens(model.add_tokens_file)
@@ -108,6 +113,8 @@ def _add_words(
 
 
 def _scratch(model: ModelConfig, folder: Location, corpus: Manifest, *, seed: int) -> SentenceEncoder:
+    from tsdae_core.scratch import build_scratch_encoder, train_tokenizer
+
     texts = sample_texts(folder, corpus, _SAMPLE_ROWS)
     tokenizer = train_tokenizer(texts, vocab_size=model.scratch.vocab_size)
     encoder = build_scratch_encoder(model.scratch, tokenizer, pooling=model.pooling, seed=seed, texts=texts)

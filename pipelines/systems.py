@@ -30,7 +30,6 @@ from pipelines.shards import ShardFunction
 from pipelines.shown import SHOWN_HITS, ShownQuery, shown_of_run, write_shown
 from pipelines.storage import Location
 from pipelines.versions import current_version
-from tsdae_core.encoder import SentenceEncoder
 
 # Speed is measured on at most so many queries of a task; places beyond 10 let ties at place 10 count.
 _SPEED_QUERIES = 200
@@ -205,6 +204,8 @@ _SEARCH: dict[str, Callable[[EvaluationTask, System, list[str]], Hits]] = {
 
 
 def _encode(encoder: Location, queries: list[str]) -> NDArray[np.float32]:
+    from tsdae_core.encoder import SentenceEncoder
+
     with encoder.as_local_folder() as folder:
         return SentenceEncoder.load(str(folder)).encode(queries)
 

@@ -25,7 +25,6 @@ from pipelines.shards import ShardFunction, ShardRunner, run_shards
 from pipelines.start import START_FOLDER
 from pipelines.storage import Location
 from pipelines.texts import text_hash
-from tsdae_core.encoder import SentenceEncoder
 from tsdae_core.hashing import fold_key, keyed_uniform
 from tsdae_core.ragged import Ragged
 from tsdae_core.tokens import TokenizedTexts, tokenize_texts
@@ -87,6 +86,8 @@ class _TokenizerTask:
         self.word_unit = config.model.word_unit
 
     def __call__(self) -> ShardFunction:
+        from tsdae_core.encoder import SentenceEncoder
+
         with (self.workspace / START_FOLDER).as_local_folder() as folder:
             encoder = SentenceEncoder.load(str(folder))
         tokenizer, max_tokens = encoder.tokenizer, encoder.max_tokens

@@ -25,7 +25,6 @@ from pipelines.train_config import TrainConfig
 from pipelines.train_job import ENCODER_FOLDER, LOG_NAME, Training, TrainJob
 from pipelines.train_run import run_training
 from pipelines.training_record import log_training_artifacts, open_training_run
-from tsdae_core.encoder import SentenceEncoder
 
 TRAINING_FOLDER = "training"
 _NAME_LENGTH = 16
@@ -108,6 +107,8 @@ def _announce(config: TrainConfig, plan: LanePlan, reporter: Reporter) -> None:
 
 
 def _take_encoder(stage: StageFolder, checkpoint: ray.train.Checkpoint) -> Manifest:
+    from tsdae_core.encoder import SentenceEncoder
+
     with checkpoint.as_directory() as folder:
         encoder = Path(folder) / ENCODER_FOLDER
         assert encoder.is_dir(), f"the last checkpoint {checkpoint} has no encoder"

@@ -10,7 +10,7 @@ from pipelines.collection_config import require
 from tsdae_core.contrastive_tension import CtConfig
 from tsdae_core.mlm import MlmConfig
 from tsdae_core.objective import ObjectiveConfig
-from tsdae_core.optim import OptimConfig
+from tsdae_core.optim_config import OptimConfig
 from tsdae_core.protected import ProtectedConfig
 from tsdae_core.retromae import RetromaeConfig
 from tsdae_core.simcse import SimcseConfig

@@ -12,7 +12,6 @@ from pipelines.storage import Location
 from pipelines.token_shards import TokenRows
 from pipelines.tracking import Tracker
 from pipelines.train_config import TrainConfig
-from tsdae_core.encoder import SentenceEncoder
 from tsdae_core.objective import Objective, build_objective
 
 STATE_FOLDER = "state"
@@ -43,6 +42,8 @@ class Training:
     @staticmethod
     def of(config: RunConfig, workspace: Location, tokens: Manifest, *, storage: Location) -> Training:
         """The training that a configuration asks for, on a workspace's finished `start/` and `tokens/`."""
+        from tsdae_core.encoder import SentenceEncoder
+
         with (workspace / "start").as_local_folder() as folder:
             tokenizer = SentenceEncoder.load(str(folder)).tokenizer
         train = config.train

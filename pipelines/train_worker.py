@@ -51,9 +51,9 @@ from tsdae_core.lm_head import LmHead
 from tsdae_core.objective_model import ObjectiveModel
 from tsdae_core.optim import NonFiniteGradientError, learning_rate, set_learning_rate
 from tsdae_core.preflight import check_decoder_is_causal, check_decoder_uses_vector
-from tsdae_core.protected import ProtectedModel
+from tsdae_core.protected_model import ProtectedModel
 from tsdae_core.step import seed_step, training_step
-from tsdae_core.tsdae import TsdaeModel
+from tsdae_core.tsdae_model import TsdaeModel
 
 _ROWS_NAMED = 32
 

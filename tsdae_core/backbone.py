@@ -18,9 +18,6 @@ from transformers import AutoModel
 # Called as add_vector(layer_index, states [rows, width]) after each self-attention block; returns new states.
 AddVector = Callable[[int, Tensor], Tensor]
 
-# How a backbone looks at a text when it encodes; every decoder is causal.
-Attention = Literal["bidirectional", "causal"]
-
 _RECOMPUTE = "tsdae_recomputes_layers"
 
 

@@ -2,28 +2,30 @@
 
 Two encoders start identical and drift apart. Of every group of K + 1 sentences the first is the anchor: the
 first encoder's vector of the anchor meets the second encoder's vectors of the anchor itself (label 1) and of
-the K others (label 0), by dot product and binary cross-entropy. Owns groups, batch and model. The stream's
-order is random, so its neighbours are the random negatives of the paper.
+the K others (label 0), by dot product and binary cross-entropy. Owns settings, groups and batch; the model is
+`contrastive_tension_model`'s. The stream's order is random, so its neighbours are the random negatives of the
+paper.
 
-Shapes: n rows, G groups, S width.
+Shapes: n rows.
 """
 
 from __future__ import annotations
 
-import copy
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
-import torch.nn.functional as F
-from torch import Tensor
-from transformers import PreTrainedTokenizerFast
 
-from tsdae_core.batch import Batch, LossSums, int64_tensor
-from tsdae_core.encoder import SentenceEncoder
+from tsdae_core.batch import Batch
 from tsdae_core.examples import column_batch
-from tsdae_core.objective_model import ObjectiveModel
-from tsdae_core.ragged import Int64s, Ragged
+from tsdae_core.ragged import Int64s
 from tsdae_core.tokens import TokenizedTexts, special_frame
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerFast
+
+    from tsdae_core.contrastive_tension_model import CtModel
+    from tsdae_core.encoder import SentenceEncoder
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,32 +68,6 @@ class CtObjective:
 
     def build_model(self, encoder: SentenceEncoder, *, seed: int) -> CtModel:  # noqa: ARG002
         """Put the encoder (not a copy) and the partner, which starts as its copy, into one module."""
+        from tsdae_core.contrastive_tension_model import CtModel
+
         return CtModel(encoder)
-
-
-class CtModel(ObjectiveModel):
-    """Two encoders.
-
-    Attributes:
-        encoder: meets positives and negatives alike, and is the one that is kept.
-        partner: meets anchors only, and is dropped after training.
-    """
-
-    def __init__(self, encoder: SentenceEncoder) -> None:
-        super().__init__()
-        self.encoder = encoder
-        self.partner = copy.deepcopy(encoder)
-
-    def forward(self, batch: Batch) -> LossSums:
-        """Return the binary cross-entropy summed over pairs, and their number."""
-        texts = Ragged(batch["texts_ids"], batch["texts_lengths"])
-        anchors, of_row = np.unique(batch["anchors"], return_inverse=True)
-        chosen = texts.take(anchors)
-        anchors_GS = self.partner.embed(chosen.values, chosen.lengths)
-        others_nS = self.encoder.embed(texts.values, texts.lengths)
-        group_n = int64_tensor(of_row, others_nS.device)
-        dots_n: Tensor = (anchors_GS.index_select(0, group_n) * others_nS).sum(1)
-        is_same = batch["anchors"] == np.arange(batch["anchors"].shape[0])
-        labels_n = int64_tensor(is_same, others_nS.device).to(dots_n.dtype)
-        loss = F.binary_cross_entropy_with_logits(dots_n, labels_n, reduction="sum")
-        return LossSums(loss, int(labels_n.shape[0]))

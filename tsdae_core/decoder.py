@@ -9,17 +9,16 @@ Shapes: B sentences, T packed tokens, D width, S width of the sentence vector, H
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from tsdae_core.backbone import backbone_config, family_of, first_layers, layers_of, norm_eps
+from tsdae_core.choices import BottleneckInit
 from tsdae_core.packed import FusedProjections, PackedPlan, run_packed
 from tsdae_core.padded import run_padded
-
-BottleneckInit = Literal["random", "identity"]
 
 
 class BottleneckLayer(nn.Module):

@@ -22,7 +22,8 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
-from tsdae_core.backbone import Attention, backbone_config, family_of, max_positions
+from tsdae_core.backbone import backbone_config, family_of, max_positions
+from tsdae_core.choices import Attention
 from tsdae_core.head_files import (
     HEAD_FILE,
     fits_class,

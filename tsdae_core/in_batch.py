@@ -17,8 +17,9 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from tsdae_core.batch import Batch, LossSums
+from tsdae_core.batch import Batch
 from tsdae_core.hashing import fold_key
+from tsdae_core.loss_sums import LossSums
 from tsdae_core.objective_model import ObjectiveModel
 
 

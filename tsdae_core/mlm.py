@@ -1,33 +1,28 @@
 """Masked language modelling (Devlin et al. 2019), the domain-adaptation baseline of the TSDAE paper.
 
-Owns which tokens are hidden (keyed like the noise) and the model with the loss on hidden tokens only.
+Owns the settings and which tokens are hidden (keyed like the noise); the model is `mlm_model`'s.
 
-Shapes: T tokens, M hidden tokens, D width.
+Shapes: T tokens, M hidden tokens.
 """
 
 from __future__ import annotations
 
-import copy
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
-import torch
-from numpy.typing import NDArray
-from torch import Tensor, nn
-from transformers import PreTrainedTokenizerFast
 
-from tsdae_core.backbone import word_embeddings
-from tsdae_core.batch import Batch, LossSums, int64_tensor
-from tsdae_core.encoder import SentenceEncoder
+from tsdae_core.batch import Batch
 from tsdae_core.hashing import fold_key, keyed_hash, keyed_uniform
-from tsdae_core.lm_head import LmHead
 from tsdae_core.noise import noise_vocabulary
-from tsdae_core.objective_model import ObjectiveModel
-from tsdae_core.packed import fuse_projections, plan_packing, run_packed
-from tsdae_core.padded import run_padded
 from tsdae_core.ragged import Int64s, expand_spans
 from tsdae_core.tokens import TokenizedTexts, special_frame
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerFast
+
+    from tsdae_core.encoder import SentenceEncoder
+    from tsdae_core.mlm_model import MlmModel
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -108,6 +103,8 @@ class MlmObjective:
 
     def build_model(self, encoder: SentenceEncoder, *, seed: int) -> MlmModel:
         """Put the encoder's backbone (not a copy) and the LM head into one trainable module."""
+        from tsdae_core.mlm_model import MlmModel
+
         return MlmModel(encoder, seed=seed)
 
 
@@ -118,60 +115,3 @@ def _word_positions(tokens: TokenizedTexts, row: Int64s) -> Int64s:
     filled = tokens.ids.lengths > 0
     first[filled] = word[tokens.ids.offsets[:-1][filled]]
     return word - first[row]
-
-
-class MlmModel(ObjectiveModel):
-    """Backbone and LM head; pooling and what follows it take no part."""
-
-    def __init__(self, encoder: SentenceEncoder, *, seed: int) -> None:
-        super().__init__()
-        self.backbone = encoder.backbone
-        self.use_packed, self.causal = encoder.use_packed, encoder.attention == "causal"
-        head = copy.deepcopy(encoder.lm_head)
-        self.lm_head = head or LmHead.for_backbone(self.backbone, seed=fold_key("lm_head", seed) >> 1)
-        self.to(encoder.device, word_embeddings(self.backbone).weight.dtype)
-
-    def forward(self, batch: Batch) -> LossSums:
-        """Return the loss summed over hidden tokens, and their number."""
-        table = word_embeddings(self.backbone)
-        targets_M = int64_tensor(batch["target_ids"], table.weight.device)
-        hidden_MD = states_at(
-            self.backbone,
-            batch["input_ids"],
-            batch["lengths"],
-            batch["target_places"],
-            use_packed=self.use_packed,
-            causal=self.causal,
-        )
-        return LossSums(
-            self.lm_head.loss_sum(hidden_MD, targets_M, embeddings_VE=table.weight), int(targets_M.shape[0])
-        )
-
-
-def states_at(
-    backbone: nn.Module,
-    input_ids: NDArray[Any],
-    lengths: Int64s,
-    places: Int64s,
-    *,
-    use_packed: bool,
-    causal: bool,
-) -> Tensor:
-    """Return the last hidden states [M, D] of the tokens at ``places`` (int64[M], into ``input_ids``)."""
-    device = word_embeddings(backbone).weight.device
-    lengths, places = np.asarray(lengths, dtype=np.int64), np.asarray(places)
-    if not use_packed:
-        ids_T, lengths_B = int64_tensor(input_ids, device), int64_tensor(lengths, device)
-        hidden_TD = run_padded(backbone, ids_T, lengths_B, causal=causal)
-        return hidden_TD.index_select(0, int64_tensor(places, device))
-    plan = plan_packing(lengths, device=device)
-    packed_place = np.empty_like(plan.token_order)
-    packed_place[plan.token_order] = np.arange(plan.token_order.shape[0])
-    return run_packed(
-        backbone,
-        int64_tensor(input_ids[plan.token_order], device),
-        plan,
-        causal=False,
-        fused=fuse_projections(backbone),
-        keep=torch.from_numpy(packed_place[places]).to(device),
-    )

@@ -8,15 +8,17 @@ tokens, batches or models. In the paper the ratio is the share of words DELETED 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import TYPE_CHECKING, Literal, get_args
 
 import numpy as np
 from numpy.typing import NDArray
-from transformers import PreTrainedTokenizerFast
 
 from tsdae_core.hashing import fold_key, keyed_hash, keyed_uniform
 from tsdae_core.ragged import Int64s, Ragged, expand_spans
 from tsdae_core.tokens import TokenizedTexts
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerFast
 
 NoiseKind = Literal["delete", "swap", "mask", "replace", "add"]
 

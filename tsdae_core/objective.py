@@ -1,23 +1,22 @@
 """What an objective is, and the table of those that exist.
 
 An objective makes batches in CPU tasks (numpy only) and builds the module that turns a batch into a summed
-loss. A new one is a file like tsdae.py and an entry in the table below.
+loss. A new one is a file like tsdae.py, one like tsdae_model.py, and an entry in the table below. The model
+is imported when it is built: tasks that make batches, and all that only reads a configuration, do without
+torch, which takes seconds to import.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from itertools import pairwise
-from typing import Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 import numpy as np
-from transformers import PreTrainedTokenizerFast
 
 from tsdae_core.batch import Batch
 from tsdae_core.contrastive_tension import CtConfig, CtObjective
-from tsdae_core.encoder import SentenceEncoder
 from tsdae_core.mlm import MlmConfig, MlmObjective
-from tsdae_core.objective_model import ObjectiveModel
 from tsdae_core.protected import ProtectedConfig, ProtectedObjective
 from tsdae_core.ragged import Int64s
 from tsdae_core.retromae import RetromaeConfig, RetromaeObjective
@@ -31,6 +30,12 @@ from tsdae_core.supervised import (
     StsObjective,
 )
 from tsdae_core.tsdae import TsdaeConfig, TsdaeObjective
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerFast
+
+    from tsdae_core.encoder import SentenceEncoder
+    from tsdae_core.objective_model import ObjectiveModel
 
 ObjectiveConfig = (
     TsdaeConfig

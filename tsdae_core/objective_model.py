@@ -11,9 +11,10 @@ from torch import nn
 from transformers import PreTrainedModel
 
 from tsdae_core.backbone import family_of, layers_of, recompute_layers
-from tsdae_core.batch import Batch, LossSums
+from tsdae_core.batch import Batch
 from tsdae_core.decoder import BottleneckLayer
 from tsdae_core.lm_head import LmHead
+from tsdae_core.loss_sums import LossSums
 
 
 class ObjectiveModel(nn.Module, ABC):

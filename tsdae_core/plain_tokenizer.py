@@ -10,11 +10,13 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
 from tokenizers import Tokenizer
-from transformers import PreTrainedTokenizerFast
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerFast
 
 # Copies made for `_without_specials`, with the size of the vocabulary they were made of.
 _COPIES: WeakKeyDictionary[PreTrainedTokenizerFast, tuple[int, Tokenizer]] = WeakKeyDictionary()

@@ -19,7 +19,7 @@ from tsdae_core.backbone import word_embeddings
 from tsdae_core.batch import Batch
 from tsdae_core.padded import real_mask
 from tsdae_core.ragged import Int64s
-from tsdae_core.tsdae import TsdaeModel
+from tsdae_core.tsdae_model import TsdaeModel
 
 
 def check_decoder_uses_vector(model: TsdaeModel, batch: Batch) -> None:

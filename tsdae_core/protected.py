@@ -2,30 +2,25 @@
 
 Plain TSDAE pulls a tuned encoder away from its similarities. Here a frozen copy of the start encoder says how
 similar the undamaged sentences of a batch were, and the trained one is held to it (relational distillation,
-Park et al. 2019, arXiv 1904.05068, beside the TSDAE loss). Not in the TSDAE paper. Owns the added term.
-
-Shapes: n rows of this worker, N rows of all, S width.
+Park et al. 2019, arXiv 1904.05068, beside the TSDAE loss). Not in the TSDAE paper. Owns settings and batch;
+the added term is `protected_model`'s.
 """
 
 from __future__ import annotations
 
-import copy
-from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Literal, get_args
+from typing import TYPE_CHECKING, Literal, get_args
 
-import numpy as np
-import torch
-import torch.nn.functional as F
-from torch import Tensor
-from transformers import PreTrainedTokenizerFast
-
-from tsdae_core.batch import Batch, LossSums
-from tsdae_core.encoder import SentenceEncoder
-from tsdae_core.in_batch import InBatchModel, gather_rows
+from tsdae_core.batch import Batch
 from tsdae_core.ragged import Int64s
 from tsdae_core.tokens import TokenizedTexts
-from tsdae_core.tsdae import TsdaeConfig, TsdaeModel, TsdaeObjective
+from tsdae_core.tsdae import TsdaeConfig, TsdaeObjective
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerFast
+
+    from tsdae_core.encoder import SentenceEncoder
+    from tsdae_core.protected_model import ProtectedModel
 
 Keep = Literal["similarity", "vector"]
 
@@ -82,58 +77,6 @@ class ProtectedObjective:
 
     def build_model(self, encoder: SentenceEncoder, *, seed: int) -> ProtectedModel:
         """Put the encoder (not a copy) and the decoder into one module, and keep a frozen copy beside it."""
+        from tsdae_core.protected_model import ProtectedModel
+
         return ProtectedModel(encoder, config=self.config, seed=seed)
-
-
-class ProtectedModel(InBatchModel):
-    """TSDAE's model and the encoder as it was.
-
-    Attributes:
-        tsdae: trained.
-        start: frozen. Not a submodule: a checkpoint need not hold it, a resumed run starts from it again.
-    """
-
-    def __init__(self, encoder: SentenceEncoder, *, config: ProtectedConfig, seed: int) -> None:
-        super().__init__()
-        self.config = config
-        self._start = (copy.deepcopy(encoder).requires_grad_(False).eval(),)
-        self.tsdae = TsdaeModel(encoder, config=config.tsdae, seed=seed)
-
-    @property
-    def start(self) -> SentenceEncoder:
-        """The frozen copy, on the device of the trained encoder."""
-        return self._start[0].to(self.tsdae.encoder.device)
-
-    def own_loss(self, batch: Batch) -> LossSums:
-        """Return the reconstruction loss."""
-        sums: LossSums = self.tsdae(batch)
-        return sums
-
-    def vectors(self, batch: Batch) -> Tensor:
-        """Return the vectors of the undamaged sentences now and at the start, [n, 2, S]."""
-        ids, lengths = batch["target_ids"], np.asarray(batch["target_lengths"], dtype=np.int64)
-        with torch.no_grad():
-            before_nS = self.start.embed(ids, lengths)
-        now_nS = self.tsdae.encoder.embed(ids, lengths)
-        return torch.stack([now_nS, before_nS], dim=1)[: batch["row_ids"].shape[0]]
-
-    def in_batch_loss(self, vectors_nKS: Tensor, batches: Sequence[Batch]) -> Tensor:
-        """Return the protecting term, each sentence counted as often as TSDAE counts it.
-
-        So the weight means the same for ``loss_per`` token and sentence and for any batch size.
-        """
-        own_nKS = F.normalize(vectors_nKS, dim=-1)
-        if self.config.keep == "vector":
-            penalty_n = 1 - (own_nKS[:, 0] * own_nKS[:, 1]).sum(-1)
-        else:
-            all_NKS, _ = gather_rows(own_nKS, is_training=self.training)
-            now_nN, before_nN = (own_nKS[:, k] @ all_NKS[:, k].T for k in range(2))
-            others = max(1, all_NKS.shape[0] - 1)  # a sentence's cosine with itself cannot change
-            penalty_n = (now_nN - before_nN).square().sum(1) / others
-        return self.config.weight * (penalty_n * self._counts(batches, penalty_n)).sum()
-
-    def _counts(self, batches: Sequence[Batch], like: Tensor) -> Tensor:
-        if self.config.tsdae.loss_per == "sentence":
-            return torch.ones_like(like)
-        lengths = [batch["target_lengths"][: batch["row_ids"].shape[0]] for batch in batches]
-        return torch.from_numpy(np.concatenate(lengths).astype(np.float32) - 1).to(like)

@@ -15,7 +15,8 @@ from torch import Tensor
 from tsdae_core.backbone import word_embeddings
 from tsdae_core.encoder import SentenceEncoder
 from tsdae_core.tokens import SpecialFrame, special_frame
-from tsdae_core.tsdae import Tie, TsdaeConfig, TsdaeModel
+from tsdae_core.tsdae import Tie, TsdaeConfig
+from tsdae_core.tsdae_model import TsdaeModel
 
 
 def reconstruct(

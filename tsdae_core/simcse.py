@@ -1,30 +1,25 @@
 """Unsupervised SimCSE (Gao et al. 2021, arXiv 2104.08821), a rival in the TSDAE paper's tables.
 
 A sentence is encoded twice under different dropout; the two vectors are each other's positive, the second
-vectors of all other sentences of the global batch are the negatives. Owns its batch and model. Without
-dropout in the checkpoint there is nothing to learn from but the negatives.
-
-Shapes: n rows, S width.
+vectors of all other sentences of the global batch are the negatives. Owns settings and batch; the model is
+`simcse_model`'s. Without dropout in the checkpoint there is nothing to learn from but the negatives.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
-
-import numpy as np
-import torch
-from torch import Tensor, nn
-from transformers import PreTrainedTokenizerFast
+from typing import TYPE_CHECKING
 
 from tsdae_core.batch import Batch
-from tsdae_core.encoder import SentenceEncoder
 from tsdae_core.examples import column_batch
-from tsdae_core.hashing import fold_key
-from tsdae_core.in_batch import InBatchModel, gather_rows
 from tsdae_core.ragged import Int64s
-from tsdae_core.ranking import ranking_loss_sum
 from tsdae_core.tokens import TokenizedTexts, special_frame
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerFast
+
+    from tsdae_core.encoder import SentenceEncoder
+    from tsdae_core.simcse_model import SimcseModel
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,34 +63,6 @@ class SimcseObjective:
 
     def build_model(self, encoder: SentenceEncoder, *, seed: int) -> SimcseModel:
         """Put the encoder (not a copy) and the training head into one module."""
+        from tsdae_core.simcse_model import SimcseModel
+
         return SimcseModel(encoder, config=self.config, seed=seed)
-
-
-class SimcseModel(InBatchModel):
-    """Encoder and, while training, its head."""
-
-    def __init__(self, encoder: SentenceEncoder, *, config: SimcseConfig, seed: int) -> None:
-        super().__init__()
-        self.encoder = encoder
-        self.temperature = config.temperature
-        self.head: nn.Module = nn.Identity()
-        if config.head:
-            linear = nn.Linear(encoder.dim, encoder.dim)
-            generator = torch.Generator().manual_seed(fold_key("simcse-head", seed) >> 1)
-            with torch.no_grad():
-                linear.weight.normal_(0.0, 0.02, generator=generator)
-                linear.bias.zero_()
-            self.head = nn.Sequential(linear, nn.Tanh())
-        self.to(encoder.device)
-
-    def vectors(self, batch: Batch) -> Tensor:
-        """Return two vectors per row, [n, 2, S]; both passes run as one, which draws dropout per token."""
-        ids, lengths = batch["texts_ids"], np.asarray(batch["texts_lengths"], dtype=np.int64)
-        both = self.encoder.embed(np.concatenate([ids, ids]), np.concatenate([lengths, lengths]))
-        pairs: Tensor = self.head(both).unflatten(0, (2, -1)).transpose(0, 1)
-        return pairs[: batch["row_ids"].shape[0]]
-
-    def in_batch_loss(self, vectors_nKS: Tensor, batches: Sequence[Batch]) -> Tensor:  # noqa: ARG002
-        """Return the ranking loss of first vectors against all second ones."""
-        everyone, first_row = gather_rows(vectors_nKS, is_training=self.training)
-        return ranking_loss_sum(vectors_nKS, everyone, first_row=first_row, temperature=self.temperature)

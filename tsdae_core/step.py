@@ -16,9 +16,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from tsdae_core.batch import Batch, LossSums
+from tsdae_core.batch import Batch
 from tsdae_core.hashing import fold_key
 from tsdae_core.in_batch import InBatchModel, any_worker_has_several, cached_vector_grads, seed_micro_batch
+from tsdae_core.loss_sums import LossSums
 from tsdae_core.optim import clip_gradients
 
 

@@ -1,32 +1,27 @@
 """The supervised SBERT objectives (Reimers and Gurevych 2019, arXiv 1908.10084): NLI, STS and ranking.
 
-Rows hold two or more texts (`examples.LabelledTexts`). Owns the three losses, their batches and models. Each
-is summed over rows and divided by the rows of the global batch. Knows nothing of files or of stopping.
-
-Shapes: n rows, K texts per row, S width, C classes.
+Rows hold two or more texts (`examples.LabelledTexts`). Owns the settings and batches of the three; losses and
+models are `supervised_models`'. Knows nothing of files or of stopping.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
-import torch
-import torch.nn.functional as F
-from torch import Tensor, nn
-from transformers import PreTrainedTokenizerFast
 
-from tsdae_core.batch import Batch, LossSums, int64_tensor
-from tsdae_core.encoder import SentenceEncoder
+from tsdae_core.batch import Batch
 from tsdae_core.examples import LabelledTexts, column_batch
-from tsdae_core.hashing import fold_key
-from tsdae_core.in_batch import InBatchModel, gather_rows
-from tsdae_core.objective_model import ObjectiveModel
 from tsdae_core.ragged import Int64s
-from tsdae_core.ranking import ranking_loss_sum
 from tsdae_core.tokens import special_frame
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerFast
+
+    from tsdae_core.encoder import SentenceEncoder
+    from tsdae_core.supervised_models import NliModel, RankingModel, StsModel
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -104,6 +99,8 @@ class NliObjective(_RowObjective):
 
     def build_model(self, encoder: SentenceEncoder, *, seed: int) -> NliModel:
         """Put the encoder (not a copy) and the classifier into one module."""
+        from tsdae_core.supervised_models import NliModel
+
         return NliModel(encoder, num_labels=self.config.num_labels, seed=seed)
 
 
@@ -127,6 +124,8 @@ class StsObjective(_RowObjective):
 
     def build_model(self, encoder: SentenceEncoder, *, seed: int) -> StsModel:  # noqa: ARG002
         """Wrap the encoder (not a copy); there is nothing else to train."""
+        from tsdae_core.supervised_models import StsModel
+
         return StsModel(encoder, max_score=self.config.max_score)
 
 
@@ -146,72 +145,9 @@ class RankingObjective(_RowObjective):
 
     def build_model(self, encoder: SentenceEncoder, *, seed: int) -> RankingModel:  # noqa: ARG002
         """Wrap the encoder (not a copy); there is nothing else to train."""
+        from tsdae_core.supervised_models import RankingModel
+
         return RankingModel(encoder, temperature=self.config.temperature)
-
-
-class NliModel(ObjectiveModel):
-    """Encoder and classifier."""
-
-    def __init__(self, encoder: SentenceEncoder, *, num_labels: int, seed: int) -> None:
-        super().__init__()
-        self.encoder = encoder
-        self.classifier = nn.Linear(3 * encoder.dim, num_labels)
-        bound = (3 * encoder.dim) ** -0.5
-        generator = torch.Generator().manual_seed(fold_key("nli-classifier", seed) >> 1)
-        with torch.no_grad():
-            for param in self.classifier.parameters():
-                param.uniform_(-bound, bound, generator=generator)
-        self.to(encoder.device)
-
-    def forward(self, batch: Batch) -> LossSums:
-        """Return the cross-entropy summed over pairs, and their number."""
-        left_nS, right_nS = _columns(self.encoder, batch).unbind(1)
-        logits_nC = self.classifier(torch.cat([left_nS, right_nS, (left_nS - right_nS).abs()], dim=1))
-        labels_n = int64_tensor(batch["labels"], logits_nC.device)
-        return LossSums(F.cross_entropy(logits_nC, labels_n, reduction="sum"), int(labels_n.shape[0]))
-
-
-class StsModel(ObjectiveModel):
-    """Encoder alone."""
-
-    def __init__(self, encoder: SentenceEncoder, *, max_score: float) -> None:
-        super().__init__()
-        self.encoder = encoder
-        self.max_score = max_score
-
-    def forward(self, batch: Batch) -> LossSums:
-        """Return the squared error summed over pairs, and their number."""
-        left_nS, right_nS = _columns(self.encoder, batch).unbind(1)
-        want_n = torch.from_numpy(np.array(batch["labels"], dtype=np.float32)).to(left_nS.device)
-        cosine_n = F.cosine_similarity(left_nS, right_nS, dim=1)
-        loss = F.mse_loss(cosine_n, want_n / self.max_score, reduction="sum")
-        return LossSums(loss, int(want_n.shape[0]))
-
-
-class RankingModel(InBatchModel):
-    """Encoder alone; the negatives come from the global batch."""
-
-    def __init__(self, encoder: SentenceEncoder, *, temperature: float) -> None:
-        super().__init__()
-        self.encoder = encoder
-        self.temperature = temperature
-
-    def vectors(self, batch: Batch) -> Tensor:
-        """Return anchor, positive and hard negatives of every row, [n, K, S]."""
-        return _columns(self.encoder, batch)[: batch["row_ids"].shape[0]]
-
-    def in_batch_loss(self, vectors_nKS: Tensor, batches: Sequence[Batch]) -> Tensor:  # noqa: ARG002
-        """Return the ranking loss of this worker's anchors among all candidates."""
-        everyone, first_row = gather_rows(vectors_nKS, is_training=self.training)
-        return ranking_loss_sum(vectors_nKS, everyone, first_row=first_row, temperature=self.temperature)
-
-
-def _columns(encoder: SentenceEncoder, batch: Batch) -> Tensor:
-    """Return the vectors of all texts, [rows, K, S]; an idle batch has more texts than row ids."""
-    lengths = np.asarray(batch["texts_lengths"], dtype=np.int64)
-    vectors = encoder.embed(batch["texts_ids"], lengths)
-    num_columns = int(batch["num_columns"][0])
-    return vectors.view(num_columns, -1, vectors.shape[1]).transpose(0, 1)
 
 
 def _labels_of_pairs(tokens: LabelledTexts, name: str) -> np.ndarray[tuple[int], np.dtype[np.float32]]:

@@ -12,14 +12,16 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import chain
-from typing import Any, Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import numpy as np
 from numpy.typing import NDArray
-from transformers import PreTrainedTokenizerFast
 
 from tsdae_core.plain_tokenizer import encode_plain, plain_core
 from tsdae_core.ragged import Ragged, expand_spans
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerFast
 
 # Thai, Lao, Myanmar, Khmer, kana, Han (with extensions and compatibility forms), half-width kana.
 _SPACELESS = re.compile(

@@ -10,7 +10,7 @@ import sys
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 from rich.table import Table
@@ -19,9 +19,11 @@ from rich.text import Text
 from indexing.evaluation.report_text import measure_label
 from pipelines.config import RunConfig
 from pipelines.report_content import TRAINED
-from pipelines.search import Hit
 from pipelines.storage import Location
 from pipelines.tracking import Tracker
+
+if TYPE_CHECKING:
+    from pipelines.search import Hit
 
 _TEXT_CHARS = 200
 

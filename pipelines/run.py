@@ -1,4 +1,7 @@
-"""The stages in their order, on one cluster, one run at a time per workspace."""
+"""The stages in their order, on one cluster, one run at a time per workspace.
+
+A stage is imported when it runs: some bring libraries along that take seconds to import.
+"""
 
 from __future__ import annotations
 
@@ -14,17 +17,12 @@ from pipelines.collection import finished_manifest
 from pipelines.config import RunConfig
 from pipelines.embed import embed
 from pipelines.errors import InputError
-from pipelines.evaluate import evaluate
 from pipelines.grow import recover
 from pipelines.index_stage import build_index
 from pipelines.lookup import build_lookup
-from pipelines.phases import train_phases
 from pipelines.prepare import prepare
 from pipelines.progress import Reporter
-from pipelines.promote import promote
-from pipelines.register import register
 from pipelines.storage import Location
-from pipelines.tracking import Tracker
 
 _LOCK_NAME = ".lock"
 _TRACKED = frozenset({"train", "evaluate", "register"})
@@ -70,6 +68,8 @@ def _prepare(config: RunConfig, workspace: Location, reporter: Reporter) -> None
 
 
 def _train(config: RunConfig, workspace: Location, reporter: Reporter) -> None:
+    from pipelines.phases import train_phases
+
     corpus = finished_manifest(workspace / "corpus", command="prepare")
     train_phases(config, workspace, corpus, reporter=reporter)
 
@@ -87,12 +87,18 @@ def _lookup(config: RunConfig, workspace: Location, reporter: Reporter) -> None:
 
 
 def _evaluate(config: RunConfig, workspace: Location, reporter: Reporter) -> None:
+    from pipelines.evaluate import evaluate
+
     evaluate(config, workspace, reporter=reporter)
 
 
 def _register(config: RunConfig, workspace: Location, reporter: Reporter) -> None:
+    from pipelines.register import register
+
     register(config, workspace, reporter=reporter)
     if config.promote.automatic:
+        from pipelines.promote import promote
+
         promote(config, workspace, reporter=reporter)
 
 
@@ -122,6 +128,8 @@ def _check_services(config: RunConfig, workspace: Location, names: Sequence[str]
             reason = " ".join(str(error).split())
             raise InputError(f"cannot write to the workspace '{workspace}': {reason}") from error
     if _TRACKED.intersection(names):
+        from pipelines.tracking import Tracker
+
         Tracker.of(config, workspace).check()
 
 

@@ -1,8 +1,9 @@
 """MLflow runs: one per training through any restart, with parameters, metrics, inputs and artifacts.
 
 With `registry` (versions and aliases) and `registry_model` (the code that is logged with a version) the only
-importer of mlflow. A run is found again by its fingerprint, so restarts and reruns go on with it instead of
-making a second one.
+importer of mlflow, which it imports where it is called: that takes two seconds, and most train workers only
+carry a Tracker along. A run is found again by its fingerprint, so restarts and reruns go on with it instead
+of making a second one.
 """
 
 from __future__ import annotations
@@ -16,21 +17,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
-
-import mlflow
-import mlflow.data.dataset_source_registry
-from alembic.util.exc import CommandError
-from mlflow.data.meta_dataset import MetaDataset
-from mlflow.entities import DatasetInput, InputTag, Metric, Param, RunTag
-from mlflow.exceptions import MlflowException
-from mlflow.system_metrics.system_metrics_monitor import SystemMetricsMonitor
-from mlflow.tracking import MlflowClient
-from sqlalchemy.exc import SQLAlchemyError
+from typing import TYPE_CHECKING, Any
 
 from pipelines.config import RunConfig
 from pipelines.errors import InputError
 from pipelines.storage import Location
+
+if TYPE_CHECKING:
+    from mlflow.tracking import MlflowClient
 
 FINGERPRINT_TAG = "tsdae.fingerprint"
 _URI_VARIABLE = "MLFLOW_TRACKING_URI"
@@ -82,6 +76,8 @@ class Tracker:
         Raises:
             InputError: a sqlite database that cannot be opened or is none.
         """
+        from mlflow.tracking import MlflowClient
+
         _quiet()
         _check_sqlite(self.uri)
         return MlflowClient(self.uri)
@@ -118,6 +114,8 @@ class Tracker:
                 client.update_run(found, status="RUNNING")
                 return found
             run = client.create_run(self.experiment_id(), run_name=name, tags={FINGERPRINT_TAG: fingerprint})
+            from mlflow.entities import Param
+
             entries = [Param(key, str(value)[:_MAX_PARAM_CHARS]) for key, value in params.items()]
             for i in range(0, len(entries), _PARAMS_PER_CALL):
                 client.log_batch(run.info.run_id, params=entries[i : i + _PARAMS_PER_CALL])
@@ -134,6 +132,8 @@ class Tracker:
 
     def log_metrics(self, run_id: str, rows: Sequence[tuple[int, int, Mapping[str, float]]]) -> None:
         """Logs rows of (global step, ms since 1970, values by name); MLflow drops a row that it holds."""
+        from mlflow.entities import Metric
+
         metrics = [
             Metric(key, float(value), time_ms, step)
             for step, time_ms, values in rows
@@ -162,6 +162,10 @@ class Tracker:
 
         context: `training` or `evaluation`. The same input again changes nothing.
         """
+        import mlflow.data.dataset_source_registry
+        from mlflow.data.meta_dataset import MetaDataset
+        from mlflow.entities import DatasetInput, InputTag
+
         with warnings.catch_warnings():
             # Several kinds of source fit a path; the one that MLflow takes is as good as the others.
             warnings.simplefilter("ignore", UserWarning)
@@ -180,6 +184,8 @@ class Tracker:
         if not self.system_metrics_every_s:
             yield
             return
+        from mlflow.system_metrics.system_metrics_monitor import SystemMetricsMonitor
+
         monitor = SystemMetricsMonitor(
             run_id,
             sampling_interval=self.system_metrics_every_s,
@@ -200,6 +206,8 @@ class Tracker:
 
     def set_tags(self, run_id: str, tags: Mapping[str, str]) -> None:
         """Sets tags of a run."""
+        from mlflow.entities import RunTag
+
         with self.refusals():
             self.client().log_batch(run_id, tags=[RunTag(key, value) for key, value in tags.items()])
 
@@ -215,6 +223,10 @@ class Tracker:
         Raises:
             InputError: instead of MLflow's and the database's own errors.
         """
+        from alembic.util.exc import CommandError
+        from mlflow.exceptions import MlflowException
+        from sqlalchemy.exc import SQLAlchemyError
+
         try:
             yield
         except MlflowException as error:
@@ -225,6 +237,8 @@ class Tracker:
     @contextmanager
     def active(self) -> Iterator[None]:
         """Points MLflow's global state (a module variable and an environment variable) here for the body."""
+        import mlflow
+
         _quiet()
         before = os.environ.get(_URI_VARIABLE)
         mlflow.set_tracking_uri(self.uri)

@@ -12,14 +12,16 @@ import types
 import typing
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import pydantic
 import yaml
 
 from pipelines.config import RunConfig
-from pipelines.config_values import config_to_dict
+from pipelines.config_values import adapter_of, config_to_dict
 from pipelines.errors import InputError, nearest
+
+_T = TypeVar("_T")
 
 
 def load_config(path: str | Path | None, overrides: Sequence[str] = ()) -> RunConfig:
@@ -28,12 +30,21 @@ def load_config(path: str | Path | None, overrides: Sequence[str] = ()) -> RunCo
     Raises:
         InputError: the file is absent or not YAML, a key is unknown, a value has the wrong type or range.
     """
-    tree = _read_yaml(Path(path)) if path is not None else {}
+    tree = read_tree(Path(path)) if path is not None else {}
     for override in overrides:
-        _apply_override(tree, override)
-    _check_keys(tree, RunConfig, prefix="")
+        set_value(tree, *read_override(override))
+    return config_of(tree, RunConfig)
+
+
+def config_of(tree: Mapping[str, Any], config_class: type[_T]) -> _T:
+    """A checked configuration of plain nested values.
+
+    Raises:
+        InputError: a key is unknown, a value has the wrong type or range.
+    """
+    _check_keys(tree, config_class, prefix="")
     try:
-        config = pydantic.TypeAdapter(RunConfig).validate_python(tree)
+        config: _T = adapter_of(config_class).validate_python(tree)
     except pydantic.ValidationError as error:
         raise InputError(_describe(error)) from error
     _check_finite(config_to_dict(config), prefix="")
@@ -45,7 +56,12 @@ def config_to_yaml(config: RunConfig) -> str:
     return yaml.safe_dump(config_to_dict(config), sort_keys=False)
 
 
-def _read_yaml(path: Path) -> dict[str, Any]:
+def read_tree(path: Path) -> dict[str, Any]:
+    """The sections of a YAML file as they are.
+
+    Raises:
+        InputError: the file is absent or not YAML.
+    """
     if not path.is_file():
         raise InputError(f"there is no configuration file '{path}'; the shipped ones are in configs/")
     try:
@@ -60,16 +76,29 @@ def _read_yaml(path: Path) -> dict[str, Any]:
     return tree
 
 
-def _apply_override(tree: dict[str, Any], override: str) -> None:
+def read_override(override: str) -> tuple[str, Any]:
+    """Dotted key and value of `key.subkey=value`; the value is YAML.
+
+    Raises:
+        InputError: not of that form.
+    """
     key, separator, text = override.partition("=")
     if not separator or not key:
         raise InputError(
             f"cannot read the override '{override}'; write key.subkey=value, e.g. train.num_workers=4"
         )
     try:
-        value = yaml.safe_load(text) if text else None
+        return key, yaml.safe_load(text) if text else None
     except yaml.YAMLError as error:
         raise InputError(f"the value of '{override}' is not valid YAML") from error
+
+
+def set_value(tree: dict[str, Any], key: str, value: Any) -> None:
+    """Puts a value at a dotted key, making sections on the way; elements of lists are numbered.
+
+    Raises:
+        InputError: something on the way is not a section, or a list lacks the element.
+    """
     node: Any = tree
     *parents, last = key.split(".")
     for parent in parents:
@@ -107,10 +136,11 @@ def _check_keys(tree: Mapping[Any, Any], config_class: type, *, prefix: str) -> 
         section, many = _section_of(hints[key])
         if section is None:
             continue
-        if many and isinstance(value, list | tuple):
-            for i, item in enumerate(value):
+        if many and isinstance(value, list | tuple | Mapping):
+            children = value.items() if isinstance(value, Mapping) else enumerate(value)
+            for name, item in children:
                 if isinstance(item, Mapping):
-                    _check_keys(item, section, prefix=f"{prefix}{key}.{i}.")
+                    _check_keys(item, section, prefix=f"{prefix}{key}.{name}.")
         elif isinstance(value, Mapping):
             _check_keys(value, section, prefix=f"{prefix}{key}.")
 
@@ -146,7 +176,7 @@ def _check_finite(value: Any, *, prefix: str) -> None:
 
 
 def _section_of(hint: Any) -> tuple[type | None, bool]:
-    """The dataclass inside a type hint, and whether the hint is a sequence of them."""
+    """The dataclass inside a type hint, and whether the hint is a sequence or mapping of them."""
     if dataclasses.is_dataclass(hint):
         return typing.cast(type, hint), False
     origin = typing.get_origin(hint)

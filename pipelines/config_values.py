@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import pydantic
@@ -9,6 +10,12 @@ import pydantic
 
 def config_to_dict(config: Any) -> dict[str, Any]:
     """Nested plain values of any config dataclass, tuples as lists, ready for YAML or JSON."""
-    plain = pydantic.TypeAdapter(type(config)).dump_python(config, mode="json")
+    plain = adapter_of(type(config)).dump_python(config, mode="json")
     assert isinstance(plain, dict)
     return plain
+
+
+@functools.cache
+def adapter_of(config_class: type[Any]) -> pydantic.TypeAdapter[Any]:
+    """What checks and dumps a config dataclass; made once, as making it takes longer than using it."""
+    return pydantic.TypeAdapter(config_class)

@@ -23,6 +23,11 @@ class Reporter:
     def __init__(self, console: Console | None = None):
         self.console = console or Console(stderr=True, highlight=False, soft_wrap=True)
 
+    @staticmethod
+    def silent() -> Reporter:
+        """One that says nothing, for work that somebody else reports on."""
+        return Reporter(Console(quiet=True))
+
     def note(self, message: str) -> None:
         """One line for the reader."""
         self.console.print(message, markup=False)

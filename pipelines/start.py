@@ -82,7 +82,7 @@ def _inputs(model: ModelConfig, corpus: Manifest) -> dict[str, str]:
     if model.start == "scratch" or model.mine_tokens:
         inputs["corpus"] = corpus.digest
     if model.start != "scratch":
-        inputs["checkpoint"] = _describe(model.start)
+        inputs["checkpoint"] = describe_start(model.start)
     if model.add_tokens_file is not None:
         place = Location.parse(model.add_tokens_file)
         if not place.exists():
@@ -122,7 +122,7 @@ def _scratch(model: ModelConfig, folder: Location, corpus: Manifest, *, seed: in
     return encoder
 
 
-def _describe(start: str) -> str:
+def describe_start(start: str) -> str:
     """Tells a changed local checkpoint from an unchanged one; hub names stand for themselves."""
     folder = small_encoder_path() if start == "small" else Path(start)
     if not folder.is_dir():

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
 FINGERPRINT_TAG = "tsdae.fingerprint"
 _URI_VARIABLE = "MLFLOW_TRACKING_URI"
+_PARENT_TAG = "mlflow.parentRunId"
 _SQLITE = "sqlite:///"
 _SYSTEM = "system/"
 _MAX_PARAM_CHARS = 5_000
@@ -101,8 +102,10 @@ class Tracker:
             )
         return str(runs[0].info.run_id) if runs else None
 
-    def open_run(self, name: str, *, fingerprint: str, params: Mapping[str, Any]) -> str:
-        """The id of the run with this fingerprint, made now if there is none.
+    def open_run(
+        self, name: str, *, fingerprint: str, params: Mapping[str, Any], parent: str | None = None
+    ) -> str:
+        """The id of the run with this fingerprint, made now if there is none, below `parent` if given.
 
         Raises:
             InputError: the server does not answer or refuses.
@@ -113,9 +116,10 @@ class Tracker:
             if found is not None:
                 client.update_run(found, status="RUNNING")
                 return found
-            run = client.create_run(self.experiment_id(), run_name=name, tags={FINGERPRINT_TAG: fingerprint})
             from mlflow.entities import Param
 
+            tags = {FINGERPRINT_TAG: fingerprint} | ({_PARENT_TAG: parent} if parent else {})
+            run = client.create_run(self.experiment_id(), run_name=name, tags=tags)
             entries = [Param(key, str(value)[:_MAX_PARAM_CHARS]) for key, value in params.items()]
             for i in range(0, len(entries), _PARAMS_PER_CALL):
                 client.log_batch(run.info.run_id, params=entries[i : i + _PARAMS_PER_CALL])

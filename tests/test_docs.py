@@ -14,6 +14,8 @@ import yaml
 from pipelines.cli.main import app
 from pipelines.config import RunConfig
 from pipelines.config_io import load_config
+from pipelines.study.study_config import StudyConfig, SystemConfig
+from pipelines.study.study_file import check_study, is_study
 from tsdae_core.backbone import FAMILIES, REFUSED
 
 ROOT = Path(__file__).parents[1]
@@ -65,13 +67,25 @@ def test_every_link_to_a_file_or_heading_leads_somewhere(paper: Path) -> None:
 def test_every_yaml_example_is_a_valid_configuration(paper: Path, tmp_path: Path) -> None:
     for example in re.findall(r"```yaml\n(.*?)```", paper.read_text(encoding="utf-8"), re.DOTALL):
         (tmp_path / "example.yaml").write_text(example, encoding="utf-8")
-        load_config(tmp_path / "example.yaml")
+        path = tmp_path / "example.yaml"
+        check_study(path) if is_study(path) else load_config(path)
 
 
 def test_the_guide_explains_every_key_of_the_configuration() -> None:
     prose = re.sub(r"```.*?```", "", GUIDE, flags=re.DOTALL)
     named = set(re.findall(r"\w+", " ".join(re.findall(r"`([^`]+)`", prose))))
     assert keys(RunConfig) - named == set()
+
+
+def test_the_paper_on_studies_explains_every_key_of_a_study() -> None:
+    text = (ROOT / "docs" / "studies.md").read_text(encoding="utf-8")
+    named = set(
+        re.findall(
+            r"\w+", " ".join(re.findall(r"`([^`]+)`", re.sub(r"```.*?```", "", text, flags=re.DOTALL)))
+        )
+    )
+    wanted = keys(StudyConfig) | keys(SystemConfig) | {"extends", "sizes", "variables"}
+    assert wanted - named == set()
 
 
 def test_the_guide_lists_every_command() -> None:

@@ -118,12 +118,16 @@ def exchange_test(
     *,
     seed: int,
     num: int = NUM_RESAMPLES,
+    draws: Sequence[int] | None = None,
 ) -> float:
     """Two-sided p-value that two systems differ, by random exchange of their two scores of each pair.
 
     The statistic is the mean over groups.
     left, right: the groups of each, the same pairs in the same order. p is never 0.
+    draws: one number for each group; groups of one number are the same pairs scored several times, whose
+        scores are exchanged together. None for groups of different pairs.
     """
+    numbers = list(range(len(left))) if draws is None else list(draws)
     prepared = [_prepared(a, b, name) for a, b in zip(left, right, strict=True)]
     observed = abs(sum(_difference(x, y, labels, name) for x, y, labels in prepared))
     if all(np.array_equal(x, y) for x, y, _ in prepared):
@@ -132,8 +136,11 @@ def exchange_test(
     num_extreme = 0
     for _ in range(num):
         total = 0.0
-        for x, y, labels in prepared:
-            swap = rng.integers(0, 2, size=len(x), dtype=np.int8) == 1
+        swaps: dict[int, npt.NDArray[np.bool_]] = {}
+        for number, (x, y, labels) in zip(numbers, prepared, strict=True):
+            if number not in swaps:
+                swaps[number] = rng.integers(0, 2, size=len(x), dtype=np.int8) == 1
+            swap = swaps[number]
             total += _difference(np.where(swap, y, x), np.where(swap, x, y), labels, name)
         num_extreme += abs(total) >= observed - 1e-12
     return (1 + num_extreme) / (1 + num)

@@ -27,7 +27,7 @@ def render_latex(report: ReportInput) -> str:
     summaries = summarise(report.rows, pair_rows=report.pair_rows, baseline=report.baseline, seed=report.seed)
     means = mean_of_main_scores(summaries) if len(summaries) > 1 else {}
     systems = list(dict.fromkeys(system for summary in summaries for system in summary.systems))
-    heads = [f"{_escape(s.task)} {_escape(measure_label(s.main_measure))}" for s in summaries]
+    heads = [f"{escape_latex(s.task)} {escape_latex(measure_label(s.main_measure))}" for s in summaries]
     heads += ["mean"] if means else []
     lines = [
         f"% values times 100; baseline: {' '.join(report.baseline.split())}",
@@ -40,7 +40,7 @@ def render_latex(report: ReportInput) -> str:
         cells = [_cell(summary.cells.get((system, summary.main_measure))) for summary in summaries]
         if means:
             cells.append(_mean(system, means))
-        lines.append(" & ".join([_escape(system), *cells]) + r" \\")
+        lines.append(" & ".join([escape_latex(system), *cells]) + r" \\")
     return "\n".join([*lines, r"\bottomrule", r"\end{tabular}"]) + "\n"
 
 
@@ -59,5 +59,6 @@ def _mean(system: str, means: dict[str, float]) -> str:
     return rf"\textbf{{{value}}}" if means[system] >= max(means.values()) else value
 
 
-def _escape(text: str) -> str:
+def escape_latex(text: str) -> str:
+    """A text as LaTeX shows it, on one line."""
     return "".join(_SPECIAL.get(sign, sign) for sign in " ".join(text.split()))

@@ -27,16 +27,16 @@ def render_markdown(report: ReportInput) -> str:
         ValueError: as `summary.summarise`.
     """
     summaries = summarise(report.rows, pair_rows=report.pair_rows, baseline=report.baseline, seed=report.seed)
-    lines = [f"# {_escape(report.title)}", ""]
+    lines = [f"# {escape_markdown(report.title)}", ""]
     if report.summary:
-        lines += [_escape(report.summary), ""]
+        lines += [escape_markdown(report.summary), ""]
     for summary in summaries:
-        lines += [f"## {_escape(summary.task)}", "", f"{summary.num_queries:,} {summary.unit}", ""]
+        lines += [f"## {escape_markdown(summary.task)}", "", f"{summary.num_queries:,} {summary.unit}", ""]
         lines += [*_task_table(summary, report.baseline), ""]
     if len(summaries) > 1:
         lines += _mean_lines(summaries)
-    lines += [_escape(legend(report.baseline)), ""]
-    lines += [f"- {_escape(note)}" for note in report.notes] + [""] * bool(report.notes)
+    lines += [escape_markdown(legend(report.baseline)), ""]
+    lines += [f"- {escape_markdown(note)}" for note in report.notes] + [""] * bool(report.notes)
     lines += _mover_lines(report)
     if report.examples:
         lines += ["## Example queries", ""]
@@ -46,13 +46,16 @@ def render_markdown(report: ReportInput) -> str:
         if curve.points:
             (first_x, first_y), (last_x, last_y) = curve.points[0], curve.points[-1]
             lines.append(
-                f"- {_escape(curve.name)}: {_escape(curve.y_label)} {first_y:.4g} "
-                f"at {_escape(curve.x_label)} {first_x:g}, {last_y:.4g} at {last_x:g}"
+                f"- {escape_markdown(curve.name)}: {escape_markdown(curve.y_label)} {first_y:.4g} "
+                f"at {escape_markdown(curve.x_label)} {first_x:g}, {last_y:.4g} at {last_x:g}"
             )
     lines += [""] * bool(report.curves)
     for block in report.facts:
-        lines += [f"## {_escape(block.title)}", "", "| | |", "|---|---|"]
-        lines += [f"| {_escape(key)} | {_escape(value)} |" for key, value in flatten_facts(block.facts)]
+        lines += [f"## {escape_markdown(block.title)}", "", "| | |", "|---|---|"]
+        lines += [
+            f"| {escape_markdown(key)} | {escape_markdown(value)} |"
+            for key, value in flatten_facts(block.facts)
+        ]
         lines.append("")
     return "\n".join(lines).rstrip("\n") + "\n"
 
@@ -63,7 +66,7 @@ def _task_table(summary: TaskSummary, baseline: str) -> list[str]:
         "|---|" + "---:|" * len(summary.measures),
     ]
     for system in summary.systems:
-        name = _escape(system) + (" (baseline)" if system == baseline else "")
+        name = escape_markdown(system) + (" (baseline)" if system == baseline else "")
         cells = [_cell_text(summary.cells[system, measure]) for measure in summary.measures]
         lines.append(f"| {name} | " + " | ".join(cells) + " |")
     return lines
@@ -80,7 +83,7 @@ def _cell_text(cell: Cell) -> str:
 def _mean_lines(summaries: list[TaskSummary]) -> list[str]:
     title = mean_title([s.task for s in summaries], [s.main_measure for s in summaries])
     main = mean_of_main_scores(summaries)
-    rows = [f"| {_escape(system)} | {percent(value)} |" for system, value in main.items()]
+    rows = [f"| {escape_markdown(system)} | {percent(value)} |" for system, value in main.items()]
     return [f"## {title}", "", "| system | mean |", "|---|---:|", *rows, ""] if main else []
 
 
@@ -90,28 +93,29 @@ def _mover_lines(report: ReportInput) -> list[str]:
     lines = [
         "## Winners and losers",
         "",
-        f"From {_escape(report.moved[0])} to {_escape(report.moved[1])}.",
+        f"From {escape_markdown(report.moved[0])} to {escape_markdown(report.moved[1])}.",
         "",
     ]
     for mover in report.movers:
         arrow = "▲" if mover.change > 0 else "▼"
-        texts = f"{_escape(shorten_text(mover.text))} | {_escape(shorten_text(mover.target))}"
-        lines.append(f"- {arrow} {_escape(mover.task)}: {mover.before} → {mover.after}: {texts}")
+        texts = f"{escape_markdown(shorten_text(mover.text))} | {escape_markdown(shorten_text(mover.target))}"
+        lines.append(f"- {arrow} {escape_markdown(mover.task)}: {mover.before} → {mover.after}: {texts}")
     return [*lines, ""]
 
 
 def _example_lines(example: QueryExample) -> list[str]:
-    label = f" ({_escape(example.label)})" if example.label else ""
-    lines = [f"### {_escape(shorten_text(example.query))}{label}", ""]
+    label = f" ({escape_markdown(example.label)})" if example.label else ""
+    lines = [f"### {escape_markdown(shorten_text(example.query))}{label}", ""]
     for ranking in example.rankings:
         rank = ranking.best_relevant_rank
         place = f"relevant at place {rank}" if rank else "relevant not found"
-        lines.append(f"- {_escape(ranking.system)}: {place}")
+        lines.append(f"- {escape_markdown(ranking.system)}: {place}")
         for number, hit in enumerate(ranking.hits, start=1):
             mark = "✓ " if hit.is_relevant else ""
-            lines.append(f"    {number}. {mark}{_escape(shorten_text(hit.text))} ({hit.score:.3f})")
+            lines.append(f"    {number}. {mark}{escape_markdown(shorten_text(hit.text))} ({hit.score:.3f})")
     return [*lines, ""]
 
 
-def _escape(text: str) -> str:
+def escape_markdown(text: str) -> str:
+    """A text as Markdown shows it, on one line."""
     return _SPECIAL.sub(r"\\\1", " ".join(text.split()))

@@ -62,8 +62,13 @@ def curve_plot(curves: Sequence[Curve]) -> str:
     )
 
 
-def interval_plot(intervals: Sequence[tuple[str, Interval]], *, baseline: str, label: str) -> str:
-    """Means as dots with their intervals as bars, one line for each system, on a shared axis, times 100."""
+def interval_plot(
+    intervals: Sequence[tuple[str, Interval]], *, baseline: str, label: str, band: str = "95 % intervals"
+) -> str:
+    """Means as dots with their intervals as bars, one line for each system, on a shared axis, times 100.
+
+    band: what the bars are.
+    """
     ticks = _ticks(
         min(100 * interval.low for _, interval in intervals),
         max(100 * interval.high for _, interval in intervals),
@@ -86,7 +91,7 @@ def interval_plot(intervals: Sequence[tuple[str, Interval]], *, baseline: str, l
         )
     axis = "".join(f"<span>{_number(tick)}</span>" for tick in ticks)
     return (
-        f'<div class="dots" role="img" aria-label="{escape(label)} with 95 % intervals">{rows}'
+        f'<div class="dots" role="img" aria-label="{escape(label)} with {escape(band)}">{rows}'
         f'<div class="row"><span class="name meta">{escape(label)}</span>'
         f'<span class="axis">{axis}</span><span></span></div></div>'
     )

@@ -23,6 +23,7 @@ from pipelines.cli.options import DEFAULT_WORKSPACE, ConfigPath, Overrides, Work
 from pipelines.cli.promote import promote
 from pipelines.cli.search import rerank, search
 from pipelines.cli.serve import serve
+from pipelines.cli.study import study
 from pipelines.cli.submit import submit
 
 if TYPE_CHECKING:
@@ -116,6 +117,7 @@ app.command()(search)
 app.command()(rerank)
 app.command()(noise)
 app.command()(serve)
+app.command()(study)
 
 
 @app.command()
@@ -197,6 +199,7 @@ def config_check(
     """Check configurations without running anything. A folder's `cluster` subfolder is not looked at."""
     from pipelines.config_io import load_config
     from pipelines.errors import InputError
+    from pipelines.study.study_file import check_study, is_study
 
     files = [file for path in paths for file in (_configs_in(path) if path.is_dir() else [path])]
     if not files:
@@ -205,8 +208,12 @@ def config_check(
     failed = 0
     for file in files:
         try:
-            load_config(file)
-            console.print(f"ok    {file}", markup=False)
+            told = ""
+            if is_study(file):
+                told = f" ({len(check_study(file)):,} cells in all sizes)"
+            else:
+                load_config(file)
+            console.print(f"ok    {file}{told}", markup=False)
         except InputError as error:
             failed += 1
             console.print(f"FAIL  {file}: {error}", markup=False)

@@ -14,6 +14,7 @@ from pipelines.config_io import config_to_yaml, load_config
 from pipelines.errors import InputError
 from pipelines.evaluate_config import EvaluateConfig, TaskConfig
 from pipelines.model_config import ModelConfig
+from pipelines.study.study_file import check_study, is_study
 from pipelines.train_config import TrainConfig
 from tsdae_core.noise import NoiseConfig
 from tsdae_core.optim import OptimConfig
@@ -278,4 +279,7 @@ RECIPES = sorted(path for path in CONFIGS.rglob("*.yaml") if "cluster" not in pa
 
 @pytest.mark.parametrize("path", RECIPES, ids=lambda path: path.name)
 def test_every_shipped_configuration_loads(path):
-    assert load_config(path) == load_config(path)
+    if is_study(path):
+        assert check_study(path)
+    else:
+        assert load_config(path) == load_config(path)

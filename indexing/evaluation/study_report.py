@@ -1,0 +1,265 @@
+"""The report of a study: JSON, Markdown, LaTeX, and HTML for people.
+
+Everything is a pure function of the input. Knows the table's values; must not compute statistics.
+"""
+
+import dataclasses
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from html import escape
+
+from indexing.evaluation.report_input import Curve, FactBlock
+from indexing.evaluation.report_latex import escape_latex
+from indexing.evaluation.report_markdown import escape_markdown
+from indexing.evaluation.report_plots import curve_plot, interval_plot
+from indexing.evaluation.report_style import STYLE
+from indexing.evaluation.report_text import flatten_facts, measure_label, percent
+from indexing.evaluation.significance import Interval
+from indexing.evaluation.study_table import MEAN, JudgedClaim, SeedCell, StudyColumn, StudyTable
+from indexing.evaluation.table_values import SIGNIFICANCE_LEVEL
+
+
+@dataclass(frozen=True, kw_only=True)
+class StudyReport:
+    """Everything in the report of a study."""
+
+    title: str
+    about: str
+    table: StudyTable
+    claims: tuple[JudgedClaim, ...] = ()
+    curves: tuple[Curve, ...] = ()
+    notes: tuple[str, ...] = ()
+    facts: tuple[FactBlock, ...] = ()
+
+
+def study_legend(baseline: str) -> str:
+    """How to read the table."""
+    return (
+        "Values times 100: mean ± standard deviation over the seeds. The best of each column is bold. "
+        f"▲ better, ▼ worse than {baseline} (paired over queries, seeds averaged, Holm-corrected p < 0.05); "
+        "in brackets the figure published by others. The mean is over the columns that are not marked °."
+    )
+
+
+def study_json(report: StudyReport) -> str:
+    """Table, claims and curves as JSON with sorted keys; values in [0, 1]."""
+    table = report.table
+    content = {
+        "title": report.title,
+        "about": report.about,
+        "baseline": table.baseline,
+        "columns": [dataclasses.asdict(column) for column in table.columns],
+        "cells": [
+            {"setting": setting, "column": column}
+            | dataclasses.asdict(cell)
+            | {"by_seed": {str(seed): value for seed, value in table.values[setting, column].items()}}
+            for (setting, column), cell in table.cells.items()
+        ],
+        "claims": [dataclasses.asdict(claim) for claim in report.claims],
+        "curves": [dataclasses.asdict(curve) for curve in report.curves],
+        "notes": list(report.notes),
+        "facts": [{"title": block.title, "facts": block.facts} for block in report.facts],
+    }
+    return json.dumps(content, indent=2, sort_keys=True, ensure_ascii=False, allow_nan=False) + "\n"
+
+
+def study_markdown(report: StudyReport) -> str:
+    """The report as Markdown."""
+    lines = [f"# {escape_markdown(report.title)}", ""]
+    lines += [escape_markdown(report.about), ""] * bool(report.about)
+    heads, rows = _grid(report.table, escape_markdown, bold="**{}**")
+    lines += ["| " + " | ".join(heads) + " |", "|---|" + "---:|" * (len(heads) - 1)]
+    lines += ["| " + " | ".join(row) + " |" for row in rows]
+    lines += ["", escape_markdown(study_legend(report.table.baseline)), ""]
+    if report.claims:
+        lines += ["## Claims", "", "| claim | verdict | difference |", "|---|---|---|"]
+        lines += [f"| {escape_markdown(c.text)} | {c.verdict} | {_difference(c)} |" for c in report.claims]
+        lines.append("")
+    lines += [f"- {escape_markdown(note)}" for note in report.notes]
+    lines += [""] * bool(report.notes)
+    for block in report.facts:
+        lines += [f"## {escape_markdown(block.title)}", "", "| | |", "|---|---|"]
+        lines += [
+            f"| {escape_markdown(key)} | {escape_markdown(value)} |"
+            for key, value in flatten_facts(block.facts)
+        ]
+        lines.append("")
+    return "\n".join(lines).rstrip("\n") + "\n"
+
+
+def study_latex(report: StudyReport) -> str:
+    """The table as a `tabular` of `booktabs`."""
+    heads, rows = _grid(report.table, escape_latex, bold=r"\textbf{{{}}}")
+    marks = {" ▲": r"$^\blacktriangle$", " ▼": r"$^\blacktriangledown$", "±": r"$\pm$", "°": r"$^\circ$"}
+    lines = [
+        f"% values times 100, mean and standard deviation over seeds; baseline: {report.table.baseline}",
+        rf"\begin{{tabular}}{{l{'r' * (len(heads) - 1)}}}",
+        r"\toprule",
+        " & ".join(heads) + r" \\",
+        r"\midrule",
+        *(" & ".join(row) + r" \\" for row in rows),
+        r"\bottomrule",
+        r"\end{tabular}",
+    ]
+    text = "\n".join(lines) + "\n"
+    for sign, command in marks.items():
+        text = text.replace(sign, command)
+    return text
+
+
+def study_html(report: StudyReport) -> str:
+    """One page that needs nothing else; every text from outside is escaped."""
+    table = report.table
+    body = [f"<h1>{escape(report.title)}</h1>"]
+    if report.about:
+        body.append(f'<p class="lead">{escape(report.about)}</p>')
+    body.append(_html_table(table))
+    body.append(f'<p class="legend">{escape(study_legend(table.baseline))}</p>')
+    if report.notes:
+        body.append('<ul class="notes">' + "".join(f"<li>{escape(n)}</li>" for n in report.notes) + "</ul>")
+    if report.claims:
+        rows = "".join(
+            f'<tr><th scope="row">{escape(c.text)}</th><td>{c.verdict}</td><td>{_difference(c)}</td></tr>'
+            for c in report.claims
+        )
+        head = '<th scope="col">claim</th><th scope="col">verdict</th><th scope="col">difference</th>'
+        body.append(
+            f'<h2>Claims</h2><div class="scroll"><table><thead><tr>{head}</tr></thead>'
+            f"<tbody>{rows}</tbody></table></div>"
+        )
+    body += _curve_sections(report.curves)
+    body += [_dots(table, column) for column in _shown_columns(table)]
+    for block in report.facts:
+        items = "".join(
+            f"<dt>{escape(key)}</dt><dd>{escape(value)}</dd>" for key, value in flatten_facts(block.facts)
+        )
+        body.append(f"<details><summary>{escape(block.title)}</summary><dl>{items}</dl></details>")
+    return (
+        '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
+        f"<title>{escape(report.title)}</title>\n<style>{STYLE}</style>\n</head>\n<body>\n<main>\n"
+        + "\n".join(part for part in body if part)
+        + "\n</main>\n</body>\n</html>\n"
+    )
+
+
+def study_lines(table: StudyTable) -> tuple[list[str], list[list[str]]]:
+    """Heads and rows of the table as plain text."""
+    return _grid(table, str, bold="{}")
+
+
+def _shown_columns(table: StudyTable) -> list[StudyColumn]:
+    """The columns, and behind them the mean where it is over more than one."""
+    counted = [column for column in table.columns if column.in_mean]
+    return [*table.columns, *([StudyColumn(name=MEAN, measure="")] if len(counted) > 1 else [])]
+
+
+def _head(column: StudyColumn, write: Callable[[str], str]) -> str:
+    text = f"{column.name} {measure_label(column.measure)}" if column.measure else column.name
+    return write(text.strip()) + ("" if column.in_mean else "°")
+
+
+def _grid(table: StudyTable, write: Callable[[str], str], *, bold: str) -> tuple[list[str], list[list[str]]]:
+    columns = _shown_columns(table)
+    heads = ["setting", *(_head(column, write) for column in columns)]
+    rows = []
+    for setting in table.settings:
+        name = write(setting) + (" (baseline)" if setting == table.baseline else "")
+        rows.append([name, *(_text(table, setting, column.name, bold) for column in columns)])
+    return heads, rows
+
+
+def _text(table: StudyTable, setting: str, column: str, bold: str) -> str:
+    cell = table.cells.get((setting, column))
+    if cell is None:
+        return "-"
+    text = _value(cell)
+    if cell.mean == table.best(column):
+        text = bold.format(text)
+    if cell.published is not None:
+        text += f" ({percent(cell.published)})"
+    return text + _mark(cell)
+
+
+def _value(cell: SeedCell) -> str:
+    return percent(cell.mean) + ("" if cell.std is None else f" ± {percent(cell.std)}")
+
+
+def _mark(cell: SeedCell) -> str:
+    if cell.p_value is None or cell.difference is None or cell.p_value >= SIGNIFICANCE_LEVEL:
+        return ""
+    return " ▲" if cell.difference > 0 else " ▼"
+
+
+def _difference(claim: JudgedClaim) -> str:
+    if claim.difference is None:
+        return "-"
+    text = f"{100 * claim.difference:+.1f}"
+    if claim.low is None or claim.high is None:
+        return text
+    return f"{text} [{100 * claim.low:+.1f}, {100 * claim.high:+.1f}]"
+
+
+def _html_table(table: StudyTable) -> str:
+    columns = _shown_columns(table)
+    head = "".join(f'<th scope="col">{_head(column, escape)}</th>' for column in columns)
+    rows = ""
+    for setting in table.settings:
+        tag = '<span class="tag">baseline</span>' if setting == table.baseline else ""
+        cells = "".join(_html_cell(table, setting, column.name) for column in columns)
+        rows += f'<tr><th scope="row">{escape(setting)}{tag}</th>{cells}</tr>'
+    return (
+        f'<div class="scroll"><table><thead><tr><th scope="col">setting</th>{head}</tr></thead>'
+        f"<tbody>{rows}</tbody></table></div>"
+    )
+
+
+def _html_cell(table: StudyTable, setting: str, column: str) -> str:
+    cell = table.cells.get((setting, column))
+    if cell is None:
+        return "<td>-</td>"
+    kind = ' class="best"' if cell.mean == table.best(column) else ""
+    text = f'<span class="v">{percent(cell.mean)}</span>'
+    if cell.std is not None:
+        text += f'<span class="ci">± {percent(cell.std)}, {cell.num_seeds} seeds</span>'
+    if cell.difference is not None:
+        shown = f"{100 * cell.difference:+.1f}".replace("-", "\u2212")
+        mark = _mark(cell).strip()
+        tone = {"▲": " up", "▼": " down"}.get(mark, "")
+        told = f"above the baseline on {cell.num_better} of {cell.num_paired} seeds"
+        if cell.p_value is not None:
+            told += f"; corrected p = {cell.p_value:.4f}"
+        text += f'<span class="d{tone}" title="{escape(told)}">{mark} {shown}</span>'
+    if cell.published is not None:
+        text += f'<span class="ci">published {percent(cell.published)}</span>'
+    return f"<td{kind}>{text}</td>"
+
+
+def _curve_sections(curves: Sequence[Curve]) -> list[str]:
+    parts = []
+    for section in dict.fromkeys(curve.section for curve in curves):
+        groups: dict[tuple[str, str], list[Curve]] = {}
+        for curve in curves:
+            if curve.section == section:
+                groups.setdefault((curve.y_label, curve.x_label), []).append(curve)
+        plots = "".join(curve_plot(group) for group in groups.values())
+        parts.append(f"<section><h2>{escape(section)}</h2>{plots}</section>")
+    return parts
+
+
+def _dots(table: StudyTable, column: StudyColumn) -> str:
+    found = [
+        (setting, table.cells[setting, column.name])
+        for setting in table.settings
+        if (setting, column.name) in table.cells
+    ]
+    if not found:
+        return ""
+    intervals = [
+        (setting, Interval(cell.mean, cell.mean - (cell.std or 0.0), cell.mean + (cell.std or 0.0)))
+        for setting, cell in found
+    ]
+    label = f"{column.name} {measure_label(column.measure)}".strip() if column.measure else column.name
+    plot = interval_plot(intervals, baseline=table.baseline, label=label, band="one standard deviation")
+    return f"<section><h2>{escape(column.name)}</h2>{plot}</section>"

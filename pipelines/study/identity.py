@@ -1,0 +1,96 @@
+"""What a cell's result depends on, as a fingerprint: cells of equal fingerprint are one, in whatever study.
+
+Places do not count, contents do; nor do settings that change speed only, or that the cell does not use.
+"""
+
+from __future__ import annotations
+
+import functools
+import typing
+from collections.abc import Mapping
+from typing import Any
+
+from pipelines.compared_system import ComparedSystem
+from pipelines.config import RunConfig
+from pipelines.config_values import config_to_dict
+from pipelines.manifest import stable_hash
+from pipelines.start import describe_start
+from pipelines.study.grid import Cell, is_random
+from pipelines.train import SPEED_ONLY
+from pipelines.train_config import TrainConfig
+
+# Part of every fingerprint: raise it when a change makes cells give other results.
+_CELL_VERSION = 1
+_KEY_CHARS = 20
+
+
+def cell_key(cell: Cell, digests: Mapping[str, str]) -> str:
+    """The name of a cell's folder.
+
+    digests: of the prepared corpus and of labelled rows, by their input (`corpus.input`, `labels.input`).
+    """
+    system, config = cell.system, cell.config
+    parts: list[Any] = [_CELL_VERSION, _system(cell)]
+    if is_random(cell):
+        parts.append(config.seed)
+    if system.kind in ("trained", "start"):
+        parts.append(_model(config))
+    if system.trains:
+        trainings = [phase.train for phase in config.phases] or [config.train]
+        parts.append([_training(train, digests) for train in trainings])
+        parts.append(sorted(cell.score_steps))
+    if reads_corpus(cell):
+        parts.append(digests[config.corpus.input])
+    return stable_hash(parts)[:_KEY_CHARS]
+
+
+def reads_corpus(cell: Cell) -> bool:
+    """Whether the domain's texts take part: in training, in a transform, in the vocabulary."""
+    model = cell.config.model
+    made_of_it = model.start == "scratch" or model.mine_tokens > 0
+    return cell.system.reads_corpus or (cell.system.kind == "start" and made_of_it)
+
+
+def _system(cell: Cell) -> list[Any]:
+    """The kind, and of the settings those that the kind looks at."""
+    plain = config_to_dict(cell.system)
+    kind, source = plain.pop("kind"), plain.pop("source")
+    if source:
+        found = ComparedSystem(name="source", kind=kind, source=source).fingerprint()
+        return [kind, found]
+    if kind == "bm25":
+        return [kind, ComparedSystem(name="source", kind="bm25").fingerprint()]
+    prefixes = {"sent2vec": ("sent2vec_", "max_texts")}.get(kind, ())
+    used = {key: value for key, value in plain.items() if key.startswith(prefixes)} if prefixes else {}
+    if plain["transform"] != "none":
+        used |= {key: plain[key] for key in ("transform", "max_texts")}
+        if plain["transform"] == "flow":
+            used |= {key: plain[key] for key in ("flow_lr", "flow_epochs")}
+    return [kind, used]
+
+
+def _model(config: RunConfig) -> dict[str, Any]:
+    plain = config_to_dict(config.model)
+    plain["start"] = _describe(config.model.start)
+    if config.model.start != "scratch":
+        plain.pop("scratch")
+    return plain
+
+
+# Hashing a checkpoint takes longer than all the rest, and a study asks for the same few again and again.
+_describe = functools.lru_cache(maxsize=64)(describe_start)
+
+
+def _training(train: TrainConfig, digests: Mapping[str, str]) -> dict[str, Any]:
+    """The settings that count; labelled rows by their contents."""
+    plain = {key: value for key, value in config_to_dict(train).items() if key not in SPEED_ONLY}
+    plain = without_idle_sections(plain)
+    if (labels := plain.get("labels")) is not None:
+        labels["input"] = digests[labels["input"]]
+    return plain
+
+
+def without_idle_sections(train: Mapping[str, Any]) -> dict[str, Any]:
+    """Plain settings of a training without the sections of objectives that are not in force."""
+    names = typing.get_args(typing.get_type_hints(TrainConfig)["objective"])
+    return {key: value for key, value in train.items() if key not in names or key == train["objective"]}

@@ -1,0 +1,118 @@
+"""The small files of a study from which its tables are made: what was asked, and what each cell gave.
+
+`study.json` has settings, columns, cells and claims; `raw/KEY.json` the values of a cell;
+`raw/KEY-TASK.parquet` its rows. They need neither the data nor the cells' folders. Must not know tables or
+statistics.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from pipelines.config_values import config_to_dict
+from pipelines.errors import InputError
+from pipelines.manifest import package_versions
+from pipelines.storage import Location
+from pipelines.study.grid import Cell, settings_of
+from pipelines.study.run_cell import MADE_NAME, CellJob
+from pipelines.study.study_config import StudyConfig
+from pipelines.study.task_scores import rows_place, scores_place
+
+STUDY_FILE = "study.json"
+RAW_FOLDER = "raw"
+# Sections of a recipe that say where it runs.
+_PLACES = ("cluster", "tracking")
+
+
+def write_study_file(
+    folder: Location, study: StudyConfig, cells: Sequence[tuple[Cell, str]], *, size: str
+) -> None:
+    """Writes what the study asks, before its cells are run."""
+    plain = config_to_dict(study)
+    settings = settings_of(study)
+    (folder / STUDY_FILE).write_json(
+        {
+            "name": study.name,
+            "title": study.title or study.name,
+            "about": study.about,
+            "size": size,
+            "seeds": list(study.seeds),
+            "baseline": study.baseline or settings[0].label,
+            "settings": [{"label": s.label, "values": dict(s.values)} for s in settings],
+            "axes": {
+                axis: values if isinstance(values, list) else list(values)
+                for axis, values in plain["axes"].items()
+            },
+            "columns": _columns(study),
+            "cells": [
+                {"setting": cell.setting.label, "domain": cell.domain, "seed": cell.seed, "key": key}
+                for cell, key in cells
+            ],
+            "claims": plain["claims"],
+            "score_steps": plain["score_steps"],
+            "recipe": {key: value for key, value in plain["base"].items() if key not in _PLACES},
+            "overrides": {s.label: dict(s.overrides) for s in settings},
+            "versions": package_versions(),
+        }
+    )
+
+
+def read_study_file(folder: Location) -> dict[str, Any]:
+    """What `write_study_file` wrote.
+
+    Raises:
+        InputError: there is none.
+    """
+    if not (folder / STUDY_FILE).exists():
+        raise InputError(f"'{folder}' has no {STUDY_FILE}; run the study first, without --report-only")
+    content: dict[str, Any] = (folder / STUDY_FILE).read_json()
+    return content
+
+
+def write_raw(folder: Location, job: CellJob) -> dict[str, Any]:
+    """Copies a finished cell's values and rows; returns what is written: tasks, steps, made."""
+    made = job.place / MADE_NAME
+    tasks: dict[str, Any] = {}
+    steps: dict[str, dict[str, Any]] = {}
+    for task in job.tasks:
+        tasks[task.name] = scores_place(job.place, task).read_json()
+        rows_copy(folder, job.key, task.name).write_bytes(rows_place(job.place, task).read_bytes())
+        found = {step: scores_place(job.place, task, step) for step in job.cell.score_steps}
+        steps[task.name] = {
+            str(s): place.read_json()["values"] for s, place in found.items() if place.exists()
+        }
+    raw_place = folder / RAW_FOLDER / f"{job.key}.json"
+    facts = made.read_json() if made.exists() else {}
+    if not facts and raw_place.exists():  # the encoder is gone, what is known of it is here
+        facts = raw_place.read_json()["made"]
+    raw = {"key": job.key, "tasks": tasks, "steps": steps, "made": facts}
+    raw_place.write_json(raw)
+    return raw
+
+
+def read_raw(folder: Location, keys: Sequence[str]) -> dict[str, Mapping[str, Any]]:
+    """The values of those cells that are there, by key."""
+    places = {key: folder / RAW_FOLDER / f"{key}.json" for key in dict.fromkeys(keys)}
+    return {key: place.read_json() for key, place in places.items() if place.exists()}
+
+
+def rows_copy(folder: Location, key: str, task: str) -> Location:
+    """Where the rows of a cell on a task are in the study's folder."""
+    return folder / RAW_FOLDER / f"{key}-{task}.parquet"
+
+
+def _columns(study: StudyConfig) -> list[dict[str, Any]]:
+    """A column for every task of every domain; a task of several domains names them."""
+    pairs = [(domain, task) for domain, found in study.domains.items() for task in found.tasks]
+    tasks = [task for _, task in pairs]
+    return [
+        {
+            "name": task if tasks.count(task) == 1 else f"{task} ({domain})",
+            "domain": domain,
+            "task": task,
+            "in_mean": study.tasks[task].in_mean,
+            "published": study.tasks[task].published,
+        }
+        for domain, task in pairs
+    ]

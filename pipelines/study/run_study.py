@@ -1,0 +1,140 @@
+"""A study from its cells to its report, on one cluster; cells that are there are not run again."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+from indexing.evaluation.study_report import StudyReport
+from pipelines.cluster import connected
+from pipelines.config import RunConfig
+from pipelines.errors import InputError
+from pipelines.progress import Reporter
+from pipelines.run import only_one
+from pipelines.storage import Location
+from pipelines.study.grid import Cell, cells_of
+from pipelines.study.identity import cell_key
+from pipelines.study.live import StudyView
+from pipelines.study.material import corpus_manifest, material_name, prepare_corpora
+from pipelines.study.raw import RAW_FOLDER, write_raw, write_study_file
+from pipelines.study.run_cell import CellJob
+from pipelines.study.schedule import run_cells
+from pipelines.study.study_config import StudyConfig
+from pipelines.study.study_report_files import write_study_report
+from pipelines.study.task_scores import CellTask
+from pipelines.study.track import StudyRuns
+from pipelines.task_source import TaskSource
+from pipelines.tracking import Tracker
+
+
+def study_folder(study: StudyConfig, size: str) -> Location:
+    """Where the report and the small files of a study are."""
+    return Location.parse(study.workspace) / study.name / (size or "default")
+
+
+def run_study(study: StudyConfig, *, size: str, reporter: Reporter) -> StudyReport:
+    """Runs what is missing, then writes the report.
+
+    Raises:
+        InputError: data or settings cannot be used, some cells failed (the others are kept, and reported), or
+            the study is at work already.
+    """
+    cells = cells_of(study)
+    folder = study_folder(study, size)
+    first = cells[0].config
+    Tracker.of(first, folder).check()
+    large = next((cell.config for cell in cells if cell.is_large), None)
+    cluster = RunConfig(cluster=first.cluster) if large is None else large
+    with only_one(folder), connected(cluster, replicas_cpus=1.0 if large is None else None):
+        runs = StudyRuns(Tracker.of(first, folder), study, size=size)
+        work = _Work(study, folder, runs, reporter)
+        failed = work.run(cells)
+        write_study_file(folder, study, work.keyed, size=size)
+        report, names = write_study_report(folder)
+        means: dict[str, dict[str, float]] = {}
+        for (setting, column), cell in report.table.cells.items():
+            means.setdefault(setting, {})[column] = cell.mean
+        runs.log_report(folder, names, means)
+        runs.close(is_whole=not failed)
+    if failed:
+        title, reason = next(iter(failed.items()))
+        raise InputError(
+            f"{len(failed)} cells failed, the report in '{folder}' is without them; the first: {title}: "
+            f"{reason}"
+        )
+    return report
+
+
+class _Work:
+    """The cells of a study on their way, and what is known of them: `keyed` has each with its key."""
+
+    def __init__(self, study: StudyConfig, folder: Location, runs: StudyRuns, reporter: Reporter):
+        self._study, self._folder, self._runs, self._reporter = study, folder, runs, reporter
+        self._workspace = Location.parse(study.workspace)
+        self._tasks = {name: CellTask.of(name, _source(study, name)) for name in study.tasks}
+        self.keyed: list[tuple[Cell, str]] = []
+
+    def run(self, cells: Sequence[Cell]) -> dict[str, str]:
+        """Runs those that are not done; returns reasons by title of those that failed."""
+        homes = prepare_corpora(cells, self._workspace / "material", reporter=self._reporter)
+        digests = {name: corpus_manifest(home).digest for name, home in homes.items()}
+        keyed = [(cell, cell_key(cell, digests)) for cell in cells]
+        self.keyed += keyed
+        write_study_file(self._folder, self._study, self.keyed, size=self._folder.name)
+        jobs: dict[str, CellJob] = {}
+        for cell, key in keyed:
+            jobs[key] = self._job(cell, key, homes, jobs.get(key))
+        done = [job for job in jobs.values() if job.is_done]
+        for job in done:
+            self._take(job)
+        todo = [job for job in jobs.values() if not job.is_done]
+        self._reporter.note(f"study: {len(done)} cells are there, {len(todo)} to run")
+        view = StudyView(self._reporter, keyed, done=[job.key for job in done])
+        failed = run_cells(todo, view, on_done=self._take, reporter=self._reporter)
+        return {jobs[key].cell.title: reason for key, reason in failed.items()}
+
+    def _job(self, cell: Cell, key: str, homes: dict[str, Location], other: CellJob | None) -> CellJob:
+        """The job of a cell, with the tasks of an equal cell of another domain."""
+        tasks = tuple(self._tasks[name] for name in cell.tasks)
+        if other is not None:
+            more = tuple(task for task in tasks if task not in other.tasks)
+            return replace(other, tasks=(*other.tasks, *more))
+        home = homes.get(cell.config.corpus.input)
+        material = None
+        if home is not None and cell.system.kind in ("trained", "start"):
+            _, first = cell.trainings[0]
+            material = self._workspace / "material" / "starts" / material_name(first, corpus_manifest(home))
+        return CellJob(
+            cell=cell,
+            key=key,
+            place=self._workspace / "cells" / key,
+            tasks=tasks,
+            home=home,
+            material=material,
+            keep_encoder=self._study.keep_encoders,
+        )
+
+    def _take(self, job: CellJob) -> str:
+        """Copies what a finished cell gave and logs it, unless that has been done; returns it in words."""
+        place = self._folder / RAW_FOLDER / f"{job.key}.json"
+        raw: dict[str, Any] = place.read_json() if place.exists() else {"tasks": {}}
+        if not {task.name for task in job.tasks} <= raw["tasks"].keys():
+            raw = write_raw(self._folder, job)
+            self._runs.log_cell(job, raw)
+        return ", ".join(
+            f"{name} {100 * scores['values'][scores['main_measure']]:.1f}"
+            for name, scores in raw["tasks"].items()
+        )
+
+
+def _source(study: StudyConfig, name: str) -> TaskSource:
+    task = study.tasks[name]
+    return TaskSource(
+        name=name,
+        kind=task.kind,
+        place=Location.parse(task.folder),
+        split=task.split,
+        qrels=task.qrels,
+        top_k=task.top_k,
+    )

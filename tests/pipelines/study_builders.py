@@ -1,0 +1,71 @@
+"""A tiny world for studies: two domains of made-up words with a task each, and a study over them."""
+
+import numpy as np
+import yaml
+
+_WORDS = ["ba", "kori", "mi", "tula", "se", "rin", "po", "da", "lu", "fen"]
+
+
+def write_world(folder):
+    """Corpora, a task of pairs and one of candidates; returns the folder."""
+    rng = np.random.default_rng(0)
+    for name in ("pairs", "rerank"):
+        lines = [" ".join(rng.choice(_WORDS, size=3 + i % 6)) + f" {i}" for i in range(60)]
+        (folder / f"{name}.txt").write_text("\n".join(lines) + "\n")
+    rows = []
+    for i in range(20):
+        left = " ".join(rng.choice(_WORDS, size=5))
+        right = left if i % 2 else " ".join(rng.choice(_WORDS, size=5))
+        rows.append(f"{left}\t{right} x\t{i % 2}")
+    (folder / "pairs.tsv").write_text("sentence1\tsentence2\tlabel\n" + "\n".join(rows) + "\n")
+    rows = []
+    for i in range(8):
+        query = " ".join(rng.choice(_WORDS, size=4))
+        for j in range(3):
+            text = query + " y" if j == i % 3 else " ".join(rng.choice(_WORDS, size=4))
+            rows.append(f"{query} {i}\t{text}\t{int(j == i % 3)}")
+    (folder / "rerank.tsv").write_text("query\ttext\tlabel\n" + "\n".join(rows) + "\n")
+    return folder
+
+
+def write_study(folder, path="study.yaml", **changes):
+    """A study of two settings, two domains and two seeds; `changes` are top-level keys."""
+    scratch = {
+        "num_layers": 1,
+        "hidden_size": 16,
+        "num_heads": 2,
+        "intermediate_size": 32,
+        "vocab_size": 60,
+        "max_tokens": 24,
+    }
+    study = {
+        "name": "tiny",
+        "title": "A tiny study",
+        "workspace": str(folder / "work"),
+        "variables": {"data": str(folder)},
+        "base": {
+            "corpus": {"num_shards": 1},
+            "model": {"start": "scratch", "max_tokens": 24, "scratch": scratch},
+            "train": {
+                "num_steps": 4,
+                "batch_size": 8,
+                "validation_rows": 8,
+                "checkpoint_every": 2,
+                "optim": {"lr": 1e-3},
+            },
+        },
+        "tasks": {
+            "pairs": {"kind": "pairs", "folder": "${data}/pairs.tsv", "published": {"bm25": 50.0}},
+            "rerank": {"kind": "rerank", "folder": "${data}/rerank.tsv"},
+        },
+        "domains": {
+            "pairs": {"corpus": "${data}/pairs.txt", "tasks": ["pairs"]},
+            "rerank": {"corpus": "${data}/rerank.txt", "tasks": ["rerank"]},
+        },
+        "axes": {"method": {"tsdae": {}, "bm25": {"system.kind": "bm25"}}},
+        "seeds": [0, 1],
+        "score_steps": [0, 3],
+        "claims": [{"text": "TSDAE is better than BM25", "better": "tsdae", "than": "bm25"}],
+    }
+    (folder / path).write_text(yaml.safe_dump(study | changes, sort_keys=False))
+    return folder / path

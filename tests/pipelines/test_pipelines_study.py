@@ -1,0 +1,198 @@
+"""A study from file to report: cells by fingerprint, resumed, shared, failed; rebuilt from small files."""
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+from mlflow.tracking import MlflowClient
+from pipeline_builders import quiet_reporter
+from study_builders import write_study, write_world
+
+from pipelines.errors import InputError
+from pipelines.study import run_study as run_study_module
+from pipelines.study import schedule
+from pipelines.study.run_study import run_study, study_folder
+from pipelines.study.study_file import load_study
+from pipelines.study.study_report_files import write_study_report
+
+pytestmark = pytest.mark.usefixtures("ray_cluster")
+
+
+class Runs:
+    """The titles of the cells that are really run, in this process instead of Ray tasks."""
+
+    def __init__(self):
+        self.titles = []
+
+    def __call__(self, jobs, view, *, on_done, reporter):
+        failed = {}
+        for job in jobs:
+            self.titles.append(job.cell.title)
+            try:
+                schedule.run_cell(job, lambda note: None)
+            except ValueError as error:
+                failed[job.key] = str(error)
+                view.failed(job.key, str(error))
+            else:
+                view.finished(job.key, on_done(job))
+        return failed
+
+
+@pytest.fixture
+def ran(monkeypatch):
+    runs = Runs()
+    monkeypatch.setattr(run_study_module, "run_cells", runs)
+    return runs.titles
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory):
+    return write_world(tmp_path_factory.mktemp("study"))
+
+
+def go(path, **options):
+    reporter, written = quiet_reporter()
+    study = load_study(path)
+    report = run_study(study, size="", reporter=reporter, **options)
+    return report, study_folder(study, "").local_path, written.getvalue()
+
+
+@pytest.fixture(scope="module")
+def finished(world):
+    """On Ray: what all the tests look at."""
+    return go(write_study(world))
+
+
+def test_a_study_runs_on_ray_and_reports_every_setting_with_its_spread(finished):
+    report, folder, told = finished
+    assert "study: 0 cells are there, 5 to run" in told
+    assert "5/5 cells: " in told
+    assert report.table.settings == ("tsdae", "bm25")
+    cell = report.table.cells["tsdae", "pairs"]
+    assert (cell.num_seeds, report.table.cells["bm25", "pairs"].num_seeds) == (2, 1)
+    assert cell.std is not None
+    assert report.table.cells["bm25", "rerank"].p_value is not None
+    assert report.table.cells["bm25", "pairs"].published == 0.5
+    content = json.loads((folder / "report.json").read_text())
+    by_seed = {(cell["setting"], cell["column"]): cell["by_seed"] for cell in content["cells"]}
+    assert set(by_seed["tsdae", "mean"]) == {"0", "1"}
+    mean = sum(by_seed["tsdae", "mean"].values()) / 2
+    assert mean == pytest.approx((cell.mean + report.table.cells["tsdae", "rerank"].mean) / 2)
+    assert {curve.section for curve in report.curves} == {"Scores by steps"}
+    assert [x for x, _ in report.curves[0].points] == [0, 3]
+    page = (folder / "report.html").read_text()
+    assert "TSDAE is better than BM25" in page
+    assert "http" not in page.partition("</style>")[2]
+    assert r"\begin{tabular}{lrrr}" in (folder / "report.tex").read_text()
+    assert "| tsdae (baseline) |" in (folder / "report.md").read_text()
+
+
+def test_every_cell_is_a_run_below_the_one_of_the_study(finished):
+    _, folder, _ = finished
+    client = MlflowClient(f"sqlite:///{folder / 'mlflow.db'}")
+    runs = client.search_runs([client.get_experiment_by_name("tsdae").experiment_id])
+    parents = [run for run in runs if "mlflow.parentRunId" not in run.data.tags]
+    assert [run.info.run_name for run in parents] == ["study-tiny"]
+    (parent,) = parents
+    children = [run for run in runs if run is not parent]
+    assert {run.data.tags["mlflow.parentRunId"] for run in children} == {parent.info.run_id}
+    assert len(children) == 5
+    trained = next(run for run in children if run.info.run_name == "tsdae, pairs, seed 1")
+    assert trained.data.params["train.tsdae.noise.ratio"] == "0.6"
+    assert "train.mlm.mask_prob" not in trained.data.params
+    steps = [point.step for point in client.get_metric_history(trained.info.run_id, "pairs.ap")]
+    assert steps == [0, 3, 4]
+    assert "report.html" in {Path(f.path).name for f in client.list_artifacts(parent.info.run_id, "report")}
+
+
+def test_the_tables_are_rebuilt_from_the_small_files_alone(finished, tmp_path, monkeypatch):
+    report, folder, _ = finished
+    for name in ("study.json", "raw", "p_values.json"):
+        source = folder / name
+        (shutil.copytree if source.is_dir() else shutil.copy)(source, tmp_path / name)
+    again, names = write_study_report(study_folder_of(tmp_path))
+    assert again == report
+    for name in names:
+        assert (tmp_path / name).read_bytes() == (folder / name).read_bytes()
+    (tmp_path / "p_values.json").unlink()
+    for place in (tmp_path / "raw").glob("*.parquet"):
+        place.unlink()
+    poorer, _ = write_study_report(study_folder_of(tmp_path))
+    assert poorer.table.cells["bm25", "pairs"].p_value is None
+    assert any("2 comparisons have no p-value" in note for note in poorer.notes)
+
+
+def study_folder_of(path):
+    from pipelines.storage import Location
+
+    return Location.parse(path)
+
+
+def test_cells_that_are_there_are_not_run_again_in_any_study(finished, world, ran):
+    report, _, _ = finished
+    again, _, told = go(world / "study.yaml")
+    assert (ran, again.table) == ([], report.table)
+    assert "study: 5 cells are there, 0 to run" in told
+    other = write_study(
+        world,
+        "other.yaml",
+        name="other",
+        # The same cells by another name, and one that is new; an idle setting changes nothing.
+        axes={"method": {"ours": {"train.mlm.mask_prob": 0.3}, "weak": {"train.tsdae.noise.ratio": 0.1}}},
+        seeds=[1],
+        claims=[],
+    )
+    go(other)
+    assert ran == ["weak, pairs, seed 1", "weak, rerank, seed 1"]
+
+
+def test_a_killed_cell_goes_on_from_its_checkpoint_and_ends_the_same(finished, world, ran, monkeypatch):
+    report, _, _ = finished
+    moved = write_study(
+        world, "killed.yaml", workspace=str(world / "killed"), domains=one_domain(), seeds=[0]
+    )
+    seen = []
+    from pipelines.study import run_cell as run_cell_module
+
+    real = run_cell_module.train_here
+
+    def watched(training, **options):
+        look = options["after_step"]
+
+        def after(done, encoder):
+            seen.append(done)
+            if seen == [0, 1, 2, 3]:
+                raise KeyboardInterrupt
+            look(done, encoder)
+
+        return real(training, **options | {"after_step": after})
+
+    monkeypatch.setattr(run_cell_module, "train_here", watched)
+    with pytest.raises(KeyboardInterrupt):
+        go(moved)
+    again, _, _ = go(moved)
+    assert seen == [0, 1, 2, 3, 3, 4]  # checkpoints every two steps: step 3 is done again
+    cell = report.table.values["tsdae", "pairs"]
+    assert again.table.values["tsdae", "pairs"] == {0: cell[0]}
+    assert not list((world / "killed/cells").glob("*/training"))
+
+
+def one_domain():
+    return {"pairs": {"corpus": "${data}/pairs.txt", "tasks": ["pairs"]}}
+
+
+def test_a_cell_that_fails_is_named_and_the_others_are_reported(finished, world, ran, monkeypatch):
+    bad = write_study(
+        world,
+        "bad.yaml",
+        name="bad",
+        axes={"method": {"tsdae": {}, "none": {"model.start": str(world / "absent-model")}}},
+        domains=one_domain(),
+        seeds=[0],
+        claims=[],
+    )
+    with pytest.raises(InputError, match=r"1 cells failed.*none, pairs, seed 0: cannot load model.start"):
+        go(bad)
+    content = json.loads((world / "work/bad/default/report.json").read_text())
+    assert {cell["setting"] for cell in content["cells"]} == {"tsdae"}

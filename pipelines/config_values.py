@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from typing import Any
 
 import pydantic
@@ -15,7 +14,11 @@ def config_to_dict(config: Any) -> dict[str, Any]:
     return plain
 
 
-@functools.cache
 def adapter_of(config_class: type[Any]) -> pydantic.TypeAdapter[Any]:
     """What checks and dumps a config dataclass; made once, as making it takes longer than using it."""
-    return pydantic.TypeAdapter(config_class)
+    if config_class not in _ADAPTERS:
+        _ADAPTERS[config_class] = pydantic.TypeAdapter(config_class)
+    return _ADAPTERS[config_class]
+
+
+_ADAPTERS: dict[type[Any], pydantic.TypeAdapter[Any]] = {}

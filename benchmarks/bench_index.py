@@ -1,250 +1,307 @@
-"""Nearest-neighbour indexes side by side: exact search, this project's choice, hnswlib, usearch, autofaiss.
+"""Nearest-neighbour indexes side by side: this project's choice, FAISS's types, and other libraries.
 
-Usage: python benchmarks/bench_index.py VECTORS.npy [--rows 100000] [--queries 1000] [--densify FACTOR]
+    python benchmarks/bench_index.py VECTORS.npy [--rows 100000] [--densify FACTOR] [--out FOLDER]
 
 VECTORS.npy is float32[n, d], for instance from benchmarks/sentence_vectors.py; its last rows are the queries,
-so no query is in the index. The peers are not dependencies of the project; those that are absent are left
-out with a line. To have them, in an environment of their own (autofaiss asks for an old numpy):
+so no query is in the index. The peers are not dependencies of the project; those that are absent are left out
+with a line. To have them, in an environment of their own (autofaiss asks for an old numpy):
 
     python -m venv peers && peers/bin/pip install faiss-cpu hnswlib usearch autofaiss 'pyarrow<19'
     PYTHONPATH=. peers/bin/python benchmarks/bench_index.py VECTORS.npy
 
-Everything is built and searched in this one process, one thread. The rate for one thread is queries per
-second of CPU time, which other work on the machine disturbs less than the clock; that for two threads is by
-the clock, two Python threads with half of the queries each. --densify makes more rows from fewer by mixing
-each with a near one: easier than real rows, and named in the output.
+Each system is built by one thread in a process of its own; what is finished is kept below --out, so a run
+that was interrupted goes on where it was. Then all are opened together and timed in turns, a short slice of
+each in every round, in another order each time, so that other work on the machine disturbs all alike; the
+medians over the rounds count: by CPU time and by the clock with one thread, by the clock with two (hnswlib's
+and usearch's own threads, Python threads for FAISS). --densify makes more rows from fewer by mixing each with
+a near one: easier than real rows, and named in the output.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import tempfile
+import subprocess
+import sys
 import time
-from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import faiss
 import numpy as np
-from numpy.typing import NDArray
+from index_systems import TARGETS, K, Search, System, Vectors, blocks_of, size_of, systems_for
 
-from indexing.build import add_vectors, train_index, tune_search
+from indexing.build import add_vectors, train_index
 from indexing.exact import exact_search, normalize_rows
-from indexing.faiss_library import write_faiss_file
 from indexing.hits import NO_HIT, Hits, recall_at
-from indexing.plan import IndexConfig, plan_index
-from indexing.search import IndexSearcher
+from indexing.index_config import IndexConfig
+from indexing.plan import plan_index
 
-Vectors = NDArray[np.float32]
-Search = Callable[[Vectors], NDArray[np.int64]]
-K = 10
-HNSW = {"m": 16, "ef_construction": 200}
-EFFORTS = (16, 32, 64, 128, 256, 512)
-
-
-class System:
-    """A built index: its name, cost, and how to search it at several settings."""
-
-    def __init__(self, name: str, *, build_s: float, size_bytes: int, settings: Iterator[tuple[str, Search]]):
-        self.name, self.build_s, self.size_bytes, self.settings = name, build_s, size_bytes, settings
-
-
-def exact_system(rows: Vectors) -> System:
-    """Scores of all rows by matrix product, the best ten selected by FAISS."""
-    started_s = time.process_time()
-    index = faiss.IndexFlatIP(rows.shape[1])
-    index.add(rows)
-    return System(
-        "exact (FAISS Flat)",
-        build_s=time.process_time() - started_s,
-        size_bytes=rows.nbytes,
-        settings=iter([("", lambda queries: index.search(queries, K)[1])]),
-    )
-
-
-def our_system(rows: Vectors, sample: Vectors, **wishes: Any) -> System:
-    """What `plan_index` chooses, searched through `IndexSearcher`; settings are tuned to several targets."""
-    config = IndexConfig(allow_lower_recall=True, **wishes)
-    plan = plan_index(len(rows), rows.shape[1], config)
-    started_s = time.process_time()
-    order = np.random.default_rng(0).permutation(len(rows))[: plan.num_train_vectors]
-    index = train_index(rows[np.sort(order)], plan)
-    for start in range(0, len(rows), 65_536):
-        block = rows[start : start + 65_536]
-        add_vectors(index, np.arange(start, start + len(block)), block)
-    build_s = time.process_time() - started_s
-    searcher = IndexSearcher(index, metric="cosine")
-    exact = exact_search(sample, [(np.arange(len(rows)), rows)], 2 * K)
-
-    def settings() -> Iterator[tuple[str, Search]]:
-        seen = set()
-        for target in (0.8, 0.9, 0.95, 0.97, 0.99, 0.995):
-            wanted = IndexConfig(target_recall_at_10=target, allow_lower_recall=True)
-            params = tune_search(index, sample, exact, plan, wanted).params
-            if params not in seen:
-                seen.add(params)
-                values = (params.num_probes, params.ef_search, params.refine_factor)
-                label = "/".join(str(value) for value in values if value)
-                yield label, lambda queries, p=params: searcher.search(queries, K, params=p).ids  # type: ignore[misc]
-
-    with tempfile.TemporaryDirectory() as folder:
-        write_faiss_file(index, Path(folder) / "index")
-        size = (Path(folder) / "index").stat().st_size
-    name = f"ours: {plan.factory.removeprefix('IDMap,')}"
-    return System(name, build_s=build_s, size_bytes=size, settings=settings())
-
-
-def hnswlib_system(rows: Vectors) -> System:
-    """The graph of hnswlib at its usual settings."""
-    import hnswlib
-
-    index = hnswlib.Index(space="ip", dim=rows.shape[1])
-    index.init_index(max_elements=len(rows), M=HNSW["m"], ef_construction=HNSW["ef_construction"])
-    index.set_num_threads(1)
-    started_s = time.process_time()
-    index.add_items(rows, np.arange(len(rows)), num_threads=1)
-    build_s = time.process_time() - started_s
-
-    def settings() -> Iterator[tuple[str, Search]]:
-        for effort in EFFORTS:
-            index.set_ef(effort)
-            yield (
-                f"{effort}",
-                lambda queries: index.knn_query(queries, k=K, num_threads=1)[0].astype(np.int64),
-            )
-
-    with tempfile.TemporaryDirectory() as folder:
-        index.save_index(f"{folder}/index")
-        size = Path(f"{folder}/index").stat().st_size
-    return System(f"hnswlib M={HNSW['m']}", build_s=build_s, size_bytes=size, settings=settings())
-
-
-def usearch_system(rows: Vectors) -> System:
-    """The graph of usearch over half floats."""
-    from usearch.index import Index
-
-    index = Index(
-        ndim=rows.shape[1],
-        metric="ip",
-        dtype="f16",
-        connectivity=HNSW["m"],
-        expansion_add=HNSW["ef_construction"],
-    )
-    started_s = time.process_time()
-    index.add(np.arange(len(rows)), rows, threads=1)
-    build_s = time.process_time() - started_s
-
-    def settings() -> Iterator[tuple[str, Search]]:
-        for effort in EFFORTS:
-            index.expansion_search = effort
-            yield f"{effort}", lambda queries: index.search(queries, K, threads=1).keys.astype(np.int64)
-
-    with tempfile.TemporaryDirectory() as folder:
-        index.save(f"{folder}/index")
-        size = Path(f"{folder}/index").stat().st_size
-    return System(f"usearch f16 M={HNSW['m']}", build_s=build_s, size_bytes=size, settings=settings())
-
-
-def autofaiss_system(rows: Vectors) -> System:
-    """What autofaiss chooses and tunes by itself."""
-    from autofaiss import build_index
-
-    started_s = time.process_time()
-    index, _ = build_index(
-        rows,
-        save_on_disk=False,
-        metric_type="ip",
-        max_index_memory_usage="4GB",
-        current_memory_available="8GB",
-        nb_cores=1,
-        verbose=40,
-    )
-    build_s = time.process_time() - started_s
-    faiss.omp_set_num_threads(1)
-    size = len(faiss.serialize_index(index))
-    name = f"autofaiss: {type(faiss.downcast_index(index)).__name__}"
-    settings = iter([("its own", lambda queries: index.search(queries, K)[1])])
-    return System(name, build_s=build_s, size_bytes=size, settings=settings)
-
-
-def rate(search: Search, queries: Vectors, *, threads: int) -> float:
-    """Queries per second, the best of three: CPU time for one thread, the clock for more."""
-    best = 0.0
-    for _ in range(3):
-        if threads == 1:
-            started_s = time.process_time()
-            search(queries)
-            best = max(best, len(queries) / (time.process_time() - started_s))
-        else:
-            with ThreadPoolExecutor(threads) as pool:
-                started_s = time.monotonic()
-                list(pool.map(search, np.array_split(queries, threads)))
-                best = max(best, len(queries) / (time.monotonic() - started_s))
-    return best
+# A setting is looked at for so long in a round, and settings below this recall not at all.
+SLICE_S = 0.5
+LEAST_RECALL = 0.85
+SWEEP_QUERIES = 300
+MAX_TIMED_SETTINGS = 8
 
 
 def main() -> None:
-    """Prints one table row per setting as it is measured, and JSON lines with --json."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    """Prepares the data, builds what is missing, times everything in turns, prints the tables."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("vectors", type=Path)
     parser.add_argument("--rows", type=int, default=0, help="0 takes all but the queries")
     parser.add_argument("--queries", type=int, default=1_000)
     parser.add_argument("--densify", type=int, default=1)
-    parser.add_argument("--only", nargs="*", default=[], help="exact ours latency hnswlib usearch autofaiss")
-    parser.add_argument("--json", type=Path, default=None)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--out", type=Path, default=None, help="where data, indexes and results are kept")
+    parser.add_argument("--only", nargs="*", default=[], help="parts of the names of systems")
+    parser.add_argument("--build", default=None, help=argparse.SUPPRESS)
     options = parser.parse_args()
     faiss.omp_set_num_threads(1)
-    stored = np.load(options.vectors, mmap_mode="r")
-    queries = normalize_rows(np.array(stored[-options.queries :]))
-    rows = normalize_rows(np.array(stored[: options.rows or len(stored) - options.queries]))
-    rows = densified(rows[: len(stored) - options.queries], options.densify)
+    folder: Path = options.out or Path(f"bench-index-{options.rows}x{options.densify}")
+    rows, queries, truth = data_in(folder, options)
+    systems = [
+        system
+        for system in systems_for(len(rows), rows.shape[1])
+        if not options.only or any(part in system.name for part in options.only)
+    ]
+    if options.build is not None:
+        build(next(system for system in systems if system.name == options.build), rows, folder)
+        return
     print(f"{len(rows):,} rows of {rows.shape[1]}, {len(queries):,} queries, densified {options.densify}x")
-    truth = exact_search(queries, [(np.arange(len(rows)), rows)], 2 * K)
-    # Settings are tuned on other vectors than those that are timed.
-    rng = np.random.default_rng(1)
-    near = rows[rng.integers(0, len(rows), 200)] + rows[rng.integers(0, len(rows), 200)] * np.float32(0.2)
-    sample = normalize_rows(near)
-    makers: dict[str, Callable[[], System]] = {
-        "exact": lambda: exact_system(rows),
-        "ours": lambda: our_system(rows, sample),
-        "latency": lambda: our_system(rows, sample, prefer="latency"),
-        "hnswlib": lambda: hnswlib_system(rows),
-        "usearch": lambda: usearch_system(rows),
-        "autofaiss": lambda: autofaiss_system(rows),
-    }
-    print("| system | setting | build CPU s | MB | recall@10 | queries/s, 1 thread | 2 threads |")
-    print("|---|---|---|---|---|---|---|")
-    for key, make in makers.items():
-        if options.only and key not in options.only:
-            continue
-        try:
-            system = make()
-        except ImportError as error:
-            print(f"{key} is left out: {str(error).splitlines()[0]} (see the top of this file)")
-            continue
-        report(system, queries, truth, options.json)
+    present = [system for system in systems if is_built(system, folder)]
+    opened: dict[str, Search] = {}
+    for system in present:
+        opened[system.name], settings = system.open(place_of(system, folder), rows)
+        sweep(system, opened[system.name], settings, queries, truth, folder)
+    time_in_rounds(opened, queries, truth, folder, num_rounds=options.rounds)
+    print_curves(present, folder)
+    print_winners(present, folder)
 
 
-def report(system: System, queries: Vectors, truth: Hits, output: Path | None) -> None:
-    """Measures and prints every setting of one system."""
-    for label, search in system.settings:
-        found = search(queries)
-        hits = Hits(np.where(found < 0, NO_HIT, found), np.zeros(found.shape, np.float32))
-        row = {
-            "system": system.name,
-            "setting": label,
-            "build_cpu_s": round(system.build_s, 1),
-            "size_mb": round(system.size_bytes / 1e6),
-            "recall_at_10": round(recall_at(hits, truth, K), 4),
-            "queries_per_cpu_s": round(rate(search, queries, threads=1)),
-            "queries_per_s_2_threads": round(rate(search, queries, threads=2)),
-        }
-        print("| " + " | ".join(str(value) for value in row.values()) + " |", flush=True)
-        if output is not None:
-            with output.open("a", encoding="utf-8") as stream:
-                stream.write(json.dumps(row) + "\n")
+def data_in(folder: Path, options: argparse.Namespace) -> tuple[Vectors, Vectors, Hits]:
+    """Rows (mapped), queries and the exact hits; made once and kept."""
+    asked = {"vectors": str(options.vectors), "rows": options.rows, "queries": options.queries}
+    asked["densify"] = options.densify
+    record = folder / "data.json"
+    if not record.exists():
+        folder.mkdir(parents=True, exist_ok=True)
+        stored = np.load(options.vectors, mmap_mode="r")
+        num_rows = min(options.rows or len(stored), len(stored) - options.queries)
+        queries = normalize_rows(np.array(stored[-options.queries :]))
+        rows = densified(normalize_rows(np.array(stored[:num_rows])), options.densify)
+        truth = exact_search(queries, blocks_of(rows), 2 * K)
+        np.save(folder / "rows.npy", rows)
+        np.savez(folder / "queries.npz", queries=queries, ids=truth.ids, scores=truth.scores)
+        record.write_text(json.dumps(asked))
+    if json.loads(record.read_text()) != asked:
+        sys.exit(f"{folder} holds another run, {record.read_text()}: give another --out or remove it")
+    kept = np.load(folder / "queries.npz")
+    return np.load(folder / "rows.npy", mmap_mode="r"), kept["queries"], Hits(kept["ids"], kept["scores"])
+
+
+def place_of(system: System, folder: Path) -> Path:
+    """The index file of a system."""
+    name = "".join(letter if letter.isalnum() else "_" for letter in system.name)
+    return folder / "indexes" / f"{name}.index"
+
+
+def result_of(system: System | str, folder: Path) -> dict[str, Any]:
+    """What is known of a system so far."""
+    place = _result_place(system, folder)
+    found: dict[str, Any] = json.loads(place.read_text()) if place.exists() else {}
+    return found
+
+
+def keep(system: System | str, folder: Path, result: dict[str, Any]) -> None:
+    """Stores it, in place of what was known."""
+    place = _result_place(system, folder)
+    place.parent.mkdir(exist_ok=True)
+    temporary = place.with_suffix(".part")
+    temporary.write_text(json.dumps(result, indent=1))
+    temporary.replace(place)
+
+
+def _result_place(system: System | str, folder: Path) -> Path:
+    name = system if isinstance(system, str) else system.name
+    return folder / "results" / ("".join(letter if letter.isalnum() else "_" for letter in name) + ".json")
+
+
+def is_built(system: System, folder: Path) -> bool:
+    """Builds it in a process of its own unless that was done; tells and returns False if it cannot be had."""
+    if "build_cpu_s" in result_of(system, folder):
+        return True
+    command = [sys.executable, *sys.argv, "--build", system.name]
+    done = subprocess.run(command, check=False, capture_output=True, text=True)
+    if done.returncode:
+        reason = (done.stderr.strip() or f"exit code {done.returncode}").splitlines()[-1]
+        print(f"{system.name} is left out: {reason}", flush=True)
+        return False
+    print(f"{system.name}: built in {result_of(system, folder)['build_cpu_s']} CPU s", flush=True)
+    return True
+
+
+def build(system: System, rows: Vectors, folder: Path) -> None:
+    """Writes the index and what it cost, without the reading of the rows."""
+    path = place_of(system, folder)
+    path.parent.mkdir(exist_ok=True)
+    for old in path.parent.glob(f"{path.name}*"):
+        old.unlink()
+    held = np.array(rows)
+    cpu_s, clock_s = time.process_time(), time.monotonic()
+    system.build(held, path)
+    result = {"build_cpu_s": round(time.process_time() - cpu_s, 1)}
+    result["build_s"] = round(time.monotonic() - clock_s, 1)
+    keep(system, folder, result | {"size_bytes": size_of(path)})
+
+
+def sweep(
+    system: System, search: Search, settings: list[str], queries: Vectors, truth: Hits, folder: Path
+) -> None:
+    """Recall at every setting, and which are worth timing: none that is slower and worse than another.
+
+    A setting of many that costs more than one with nearly all of the best is not looked at.
+    """
+    result = result_of(system, folder)
+    if "recall" in result and set(result["recall"]) <= set(settings):
+        return
+    few, recalls, costs = queries[:SWEEP_QUERIES], {}, {}
+    for setting in settings:
+        started_s = time.process_time()
+        found = search(few, setting, 1)
+        costs[setting] = time.process_time() - started_s
+        recalls[setting] = measured(found, truth)
+        if recalls[setting] > 0.9985 and not system.ours:
+            break
+    front: list[str] = []
+    for setting in sorted(recalls, key=lambda one: (costs[one], -recalls[one])):
+        is_better = not front or recalls[setting] > recalls[front[-1]] + 1e-4
+        if is_better and (recalls[setting] >= LEAST_RECALL or system.ours or len(settings) == 1):
+            front.append(setting)
+    if system.ours:
+        front = settings
+    elif len(front) > MAX_TIMED_SETTINGS:
+        near = {min(front, key=lambda one: abs(recalls[one] - wanted)) for wanted in _wanted_recalls()}
+        front = [setting for setting in front if setting in near]
+    keep(system, folder, result | {"recall": recalls, "timed": front, "rounds": []})
+
+
+def _wanted_recalls() -> list[float]:
+    return [0.87, 0.905, 0.93, 0.955, 0.97, 0.985, 0.992, 0.998]
+
+
+def measured(found: np.ndarray[Any, np.dtype[np.int64]], truth: Hits) -> float:
+    """recall@10 of row numbers, ties counted in the finder's favour."""
+    hits = Hits(np.where(found < 0, NO_HIT, found), np.zeros(found.shape, np.float32))
+    return recall_at(hits, Hits(truth.ids[: len(found)], truth.scores[: len(found)]), K)
+
+
+def time_in_rounds(
+    opened: dict[str, Search], queries: Vectors, truth: Hits, folder: Path, *, num_rounds: int
+) -> None:
+    """Every timed setting of every system once a round, each on as many queries as its slice allows."""
+    todo = [(name, setting) for name in opened for setting in result_of(name, folder)["timed"]]
+    begun = min((len(result_of(name, folder)["rounds"]) for name in opened), default=num_rounds)
+    counts: dict[tuple[str, str], int] = {}
+    for name, setting in todo:
+        started_s = time.monotonic()
+        opened[name](queries[:100], setting, 1)
+        rate = 100 / max(time.monotonic() - started_s, 1e-6)
+        counts[name, setting] = int(np.clip(rate * SLICE_S, 50, len(queries)))
+        result = result_of(name, folder)
+        if setting not in result.setdefault("recall_all", {}):
+            result["recall_all"][setting] = measured(opened[name](queries, setting, 1), truth)
+            keep(name, folder, result)
+    for number in range(begun, num_rounds):
+        order = np.random.default_rng(number).permutation(len(todo))
+        found: dict[str, dict[str, list[float]]] = {name: {} for name in opened}
+        for place in order.tolist():
+            name, setting = todo[place]
+            few = queries[: counts[name, setting]]
+            found[name][setting] = rates(opened[name], few, setting)
+        for name in opened:
+            result = result_of(name, folder)
+            if len(result["rounds"]) == number:
+                keep(name, folder, result | {"rounds": [*result["rounds"], found[name]]})
+        print(f"round {number + 1} of {num_rounds}", flush=True)
+
+
+def rates(search: Search, queries: Vectors, setting: str) -> list[float]:
+    """Queries per second: of CPU time and of the clock with one thread, of the clock with two."""
+    cpu_s, clock_s = time.process_time(), time.monotonic()
+    repeats = 0
+    while time.monotonic() - clock_s < SLICE_S:
+        search(queries, setting, 1)
+        repeats += 1
+    one = (time.process_time() - cpu_s, time.monotonic() - clock_s)
+    clock_s, pairs = time.monotonic(), 0
+    while time.monotonic() - clock_s < SLICE_S / 2:
+        search(queries, setting, 2)
+        pairs += 1
+    two = time.monotonic() - clock_s
+    return [repeats * len(queries) / one[0], repeats * len(queries) / one[1], pairs * len(queries) / two]
+
+
+def points_of(system: System, folder: Path) -> list[dict[str, Any]]:
+    """The measured settings of a system: recall, and the medians of its rates."""
+    result = result_of(system, folder)
+    points = []
+    for setting in result["timed"]:
+        values = np.array([one[setting] for one in result["rounds"]])
+        cpu, clock, two = np.median(values, axis=0).tolist()
+        spread = float(np.ptp(values[:, 0]) / cpu)
+        recall = result["recall_all"][setting]
+        points.append({"setting": setting, "recall": recall, "cpu": cpu, "clock": clock, "two": two})
+        points[-1]["spread"] = spread
+    return points
+
+
+def print_curves(systems: list[System], folder: Path) -> None:
+    """One table row per system and setting."""
+    print("\n| system | setting | build CPU s | MB | recall@10 | q/CPU s | spread | q/s | q/s, 2 threads |")
+    print("|---|---|---|---|---|---|---|---|---|")
+    for system in systems:
+        result = result_of(system, folder)
+        for point in points_of(system, folder):
+            print(
+                f"| {system.name} | {point['setting']} | {result['build_cpu_s']} "
+                f"| {result['size_bytes'] / 1e6:,.0f} | {point['recall']:.4f} | {point['cpu']:,.0f} "
+                f"| {point['spread']:.0%} | {point['clock']:,.0f} | {point['two']:,.0f} |"
+            )
+
+
+def print_winners(systems: list[System], folder: Path) -> None:
+    """For each recall level the fastest setting of every system that reaches it, the fastest first.
+
+    Below that, what `auto` was tuned to for this level, and how it stands to the fastest FAISS type that is
+    not larger: 1.00 is as fast. It is searched by the project's searcher, FAISS's types by FAISS alone.
+    """
+    for target in TARGETS:
+        best = []
+        for system in systems:
+            good = [point for point in points_of(system, folder) if point["recall"] >= target]
+            if good and not system.ours:
+                point = max(good, key=lambda one: float(one["cpu"]))
+                best.append((point["cpu"], system, point))
+        print(f"\nrecall@10 of at least {target:.2f}: queries per CPU second, MB")
+        for rate, system, point in sorted(best, key=lambda one: -one[0]):
+            size = result_of(system, folder)["size_bytes"] / 1e6
+            told = f"{point['setting']}, recall {point['recall']:.4f}"
+            print(f"  {rate:9,.0f} {size:7,.0f}  {system.name}  ({told})")
+        for system in systems:
+            for point in points_of(system, folder) if system.ours else []:
+                if not point["setting"].startswith(f"{target:.2f} "):
+                    continue
+                size = result_of(system, folder)["size_bytes"]
+                rivals = [
+                    rate
+                    for rate, one, _ in best
+                    if one.name.startswith("FAISS") and result_of(one, folder)["size_bytes"] <= 1.02 * size
+                ]
+                ratio = point["cpu"] / max(rivals) if rivals else float("nan")
+                print(
+                    f"  {point['cpu']:9,.0f} {size / 1e6:7,.0f}  {system.name}  ({point['setting']}, recall "
+                    f"{point['recall']:.4f}): {ratio:.2f} of the fastest FAISS type of its size"
+                )
 
 
 def densified(rows: Vectors, factor: int) -> Vectors:

@@ -20,6 +20,7 @@ from indexing.faiss_library import (
     faiss_threads,
     merge_into,
     merge_on_disk,
+    row_id_blocks,
     row_ids_of,
     seed_training,
     trained_digest,
@@ -32,6 +33,8 @@ logger = logging.getLogger(__name__)
 
 # Cosine vectors may come from half precision; anything further from length 1 was not normalised.
 NORM_TOLERANCE = 1e-2
+# Row ids that are compared at a time, 128 MiB of them and as much again several times over.
+IDS_AT_A_TIME = 2**24
 RECALL_DEPTH = 10
 DEEP_RECALL_DEPTH = 100
 
@@ -137,12 +140,15 @@ def merge_indexes(parts: Iterable[FaissIndex]) -> FaissIndex:
 
 
 def check_unique_ids(index: FaissIndex) -> None:
-    """Refuse an index in which a row id occurs twice.
+    """Refuse an index in which a row id occurs twice; holds `IDS_AT_A_TIME` of them, in as many passes.
 
     Raises:
         ValueError: naming the ids.
     """
-    _refuse_repeated(row_ids_of(index), what="index")
+    num_passes = max(1, -(-int(index.ntotal) // IDS_AT_A_TIME))
+    for number in range(num_passes):
+        parts = [ids[ids % num_passes == number] for ids in row_id_blocks(index)]
+        _refuse_repeated(np.concatenate([np.empty(0, np.int64), *parts]), what="index")
 
 
 def merge_files_on_disk(trained: FaissIndex, parts: Sequence[Path], output: Path) -> FaissIndex:

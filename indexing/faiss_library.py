@@ -50,11 +50,17 @@ def create_index(dim: int, factory: str) -> FaissIndex:
         ValueError: FAISS cannot make this factory string for this dimension.
     """
     try:
-        return faiss.index_factory(dim, factory, faiss.METRIC_INNER_PRODUCT)
+        index = faiss.index_factory(dim, factory, faiss.METRIC_INNER_PRODUCT)
     except RuntimeError as error:
         raise ValueError(
             f"FAISS cannot build index.factory {factory!r} for {dim} dimensions: {_reason(error)}"
         ) from error
+    for part in _parts(index):
+        # By inner product, codes of the vectors themselves rank better than codes of what is left after the
+        # centroid: recall@10 0.67 against 0.63 (docs/log.md). FAISS does the same for its 4-bit codes.
+        if isinstance(part, faiss.IndexIVFPQ):
+            part.by_residual = False
+    return index
 
 
 def seed_training(index: FaissIndex, seed: int) -> None:
@@ -84,16 +90,24 @@ def row_ids_of(index: FaissIndex) -> Int64Array:
     Raises:
         ValueError: an index type without ids.
     """
+    return np.concatenate([np.empty(0, dtype=np.int64), *(ids.copy() for ids in row_id_blocks(index))])
+
+
+def row_id_blocks(index: FaissIndex) -> Iterator[Int64Array]:
+    """All row ids in storage order, a list at a time where there are lists; views that the index owns.
+
+    Raises:
+        ValueError: an index type without ids.
+    """
     row_ids, inner = split_id_map(index)
     if row_ids is not None:
-        return row_ids
+        yield row_ids
+        return
     lists = _inverted_lists(inner)
-    parts = [np.empty(0, dtype=np.int64)]
     for number in range(lists.nlist):
         size = lists.list_size(number)
         if size:
-            parts.append(faiss.rev_swig_ptr(lists.get_ids(number), size).copy())
-    return np.concatenate(parts)
+            yield faiss.rev_swig_ptr(lists.get_ids(number), size)
 
 
 def split_refine(inner: FaissIndex) -> tuple[FaissIndex, FaissIndex | None]:

@@ -21,7 +21,8 @@ class IndexConfig:
         metric: cosine (vectors and queries are normalised) or plain inner product.
         factory: a FAISS factory string, or "auto" to let `plan.plan_index` choose.
         prefer: throughput (many queries at once) or latency (one query at a time); only for "auto".
-        layout: merged (one file) or sharded (one for each build group, searched together).
+        layout: merged (one file), sharded (one for each build group, searched together), or auto, which
+            merges where `build_memory` allows.
         target_recall_at_10: share of the exact best 10 that the index must find, in (0, 1].
         memory_budget: what the opened index may hold, such as "4GiB"; None = no limit. Only for "auto".
         build_memory: what one build or merge task may hold.
@@ -36,7 +37,7 @@ class IndexConfig:
     metric: Metric = "cosine"
     factory: str = "auto"
     prefer: Literal["throughput", "latency"] = "throughput"
-    layout: Literal["merged", "sharded"] = "merged"
+    layout: Literal["auto", "merged", "sharded"] = "auto"
     target_recall_at_10: float = 0.95
     memory_budget: str | None = None
     build_memory: str = "4GiB"
@@ -49,8 +50,8 @@ class IndexConfig:
             raise ValueError(f"index.metric must be cosine or inner_product, got {self.metric!r}")
         if self.prefer not in ("throughput", "latency"):
             raise ValueError(f"index.prefer must be throughput or latency, got {self.prefer!r}")
-        if self.layout not in ("merged", "sharded"):
-            raise ValueError(f"index.layout must be merged or sharded, got {self.layout!r}")
+        if self.layout not in ("auto", "merged", "sharded"):
+            raise ValueError(f"index.layout must be auto, merged or sharded, got {self.layout!r}")
         if not self.factory.strip():
             raise ValueError('index.factory is empty: give a FAISS factory string or "auto"')
         if not 0 < self.target_recall_at_10 <= 1:

@@ -26,8 +26,19 @@ TRAIN_VECTORS_PER_LIST = 50
 MIN_TRAIN_VECTORS_PER_CENTROID = 39
 MIN_TRAIN_VECTORS = 20_000
 HNSW_LINK_BYTES = 4
+# Of a graph's row beside its links: level, offset, and its share of the upper layers.
+HNSW_ROW_BYTES = 16
 # 8-bit scalar codes rank the best ten well enough up to here; half floats beyond.
 MAX_TARGET_FOR_8_BIT = 0.9
+
+# Parts of a vector for 8-bit product codes, in numbers: below 3 training takes minutes for nothing, beyond 32
+# no re-ranking mends what is lost.
+MIN_PART, MAX_PART = 3, 32
+_EIGHT_BIT = re.compile(r"PQ\d+np")
+_WHY_EIGHT_BIT = (
+    "8-bit product codes, of the sizes that 4-bit ones do not have here: the most recall for their bytes, at "
+    "several times the CPU time for a row scanned"
+)
 
 _REFINE_FACTORS = (1, 2, 4, 8, 16, 32, 64)
 _EF_SEARCH = (16, 32, 64, 128, 256, 512, 1024)
@@ -132,8 +143,12 @@ def bytes_per_vector(factory: str, dim: int) -> int:
 
 def resident_bytes_per_vector(factory: str, dim: int) -> int:
     """The part of `bytes_per_vector` that every search reads: codes, links and ids."""
-    scan, _ = _scan_and_refine_bytes(factory, dim)
-    return math.ceil(scan) + _graph_degree(factory) * 2 * HNSW_LINK_BYTES + ID_BYTES
+    scan, refine = _scan_and_refine_bytes(factory, dim)
+    degree = _graph_degree(factory)
+    links = degree * 2 * HNSW_LINK_BYTES + HNSW_ROW_BYTES if degree else 0
+    # Lists below a re-ranking store hold places, and an id map turns these into row ids: both are 8 bytes.
+    num_ids = 2 if refine and _num_lists_in(factory) else 1
+    return math.ceil(scan) + links + num_ids * ID_BYTES
 
 
 def _choose(num_vectors: int, dim: int, config: IndexConfig) -> tuple[str, list[str]]:
@@ -154,10 +169,12 @@ def _choose(num_vectors: int, dim: int, config: IndexConfig) -> tuple[str, list[
         size = resident_bytes_per_vector(candidate, dim)
         if size <= per_row:
             on_disk = bytes_per_vector(candidate, dim) - size
-            why = (
+            whys = [
                 f"{size:,} bytes a row, within the budget of {asked}; {on_disk:,} more for re-ranking on disk"
-            )
-            return candidate, [*reasons, why]
+            ]
+            if _EIGHT_BIT.search(candidate):
+                whys.insert(0, _WHY_EIGHT_BIT)
+            return candidate, [*reasons, *whys]
     sizes = ", ".join(
         f"{candidate} {resident_bytes_per_vector(candidate, dim):,}" for candidate in candidates
     )
@@ -186,21 +203,34 @@ def _candidates(num_vectors: int, dim: int, config: IndexConfig) -> tuple[list[s
     if num_vectors <= MAX_ROWS_WITHOUT_LISTS:
         why = f"{num_vectors:,} vectors: scanning 4-bit codes of all rows, re-ranked, needs no inverted lists"
         scanned = [f"{quarter or half},RFlat", *(f"{half},Refine({kind})" for kind in stored)] if half else []
-        return graphs + scanned + stored, [why, *reasons]
+        small = [f"{code},Refine({stored[0]})" for code in _eight_bit_codes(dim, below=quarter or half)]
+        return graphs + scanned + stored + small, [why, *reasons]
     nlist = _num_lists_for(num_vectors)
     coarse = f"IVF{nlist}" if num_vectors <= MAX_ROWS_FLAT_COARSE else f"IVF{nlist}_HNSW32"
     why = f"{num_vectors:,} vectors: {nlist:,} inverted lists (about 4 sqrt(n), a power of two)"
     codes = [code for code in (half, quarter) if code]
     refined = [f"{coarse},{code},Refine({kind})" for kind in stored for code in codes]
     plain = [f"{coarse},{kind}" for kind in stored]
-    smallest = [f"{coarse},RaBitQ,Refine({stored[0]})"]
-    return graphs + refined + plain + smallest, [why, *reasons]
+    # The finest first: with vectors on disk every candidate that is scored again costs a read.
+    smallest = ["RaBitQ", *_eight_bit_codes(dim, below=quarter or half)]
+    smallest.sort(key=lambda code: -_code_bytes(code, dim))
+    return graphs + refined + plain + [f"{coarse},{code},Refine({stored[0]})" for code in smallest], [
+        why,
+        *reasons,
+    ]
 
 
 def _product_codes(dim: int) -> tuple[str, str]:
     """4-bit product codes of d/2 and d/4 parts; "" where d does not split."""
     half = f"PQ{dim // 2}x4fs" if dim % 2 == 0 else ""
     return half, f"PQ{dim // 4}x4fs" if dim % 4 == 0 else ""
+
+
+def _eight_bit_codes(dim: int, *, below: str) -> list[str]:
+    """8-bit product codes, the finest first, smaller than the 4-bit ones there are."""
+    limit = _code_bytes(below, dim) if below else dim
+    parts = [part for part in range(MIN_PART, MAX_PART + 1) if dim % part == 0 and dim // part < limit]
+    return [f"PQ{dim // part}np" for part in parts]
 
 
 def _num_lists_for(num_vectors: int) -> int:

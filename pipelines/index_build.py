@@ -30,11 +30,12 @@ from indexing.build import (
 from indexing.exact import exact_search, normalize_rows
 from indexing.faiss_library import LISTS_SUFFIX, FaissIndex, read_faiss_file, write_faiss_file
 from indexing.hits import Hits, merge_hits
-from indexing.index_config import IndexConfig, format_bytes
+from indexing.index_config import IndexConfig
 from indexing.index_metadata import IndexInput, IndexMetadata
 from indexing.plan import IndexPlan, SearchParams
 from indexing.store import INDEX_FILE, save_index, segment_file
 from indexing.vectors import read_vectors
+from pipelines.index_layout import Source, group_sources, way_of_merging
 from pipelines.manifest import ShardRecord
 from pipelines.progress import Reporter
 from pipelines.shards import ShardFunction, finish_task, run_shards, start_task
@@ -46,21 +47,9 @@ TRAINED_FILE = "trained.faiss"
 _QUERIES_FILE = "queries.npz"
 # Deep enough for recall@100 without the query's own row, and for ties at the last place.
 _EXACT_DEPTH = 130
-# More rows than this in one group would leave a cluster idle at the end of a build.
-_MAX_ROWS_PER_GROUP = 1_000_000
 
 _Ids: TypeAlias = NDArray[np.int64]
 _Vectors: TypeAlias = NDArray[np.float32]
-
-
-@dataclass(frozen=True, kw_only=True)
-class Source:
-    """One file of vectors: its folder, name without suffix, rows and sha256."""
-
-    folder: Location
-    name: str
-    num_rows: int
-    digest: str
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -104,7 +93,6 @@ def build_version(
         samples = [start_task(_sample, build, group) for group in groups]
         finish_task(start_task(_train, build, *samples))
     items = {f"group-{i:05d}": {"sources": group} for i, group in enumerate(groups)}
-    total = sum(source.num_rows for source in sources)
     filled = run_shards(
         stage,
         "fill",
@@ -113,7 +101,7 @@ def build_version(
         reporter=reporter,
         label="index",
         unit="vectors",
-        total_units=total,
+        total_units=build.plan.num_vectors,
     )
     inputs = tuple(IndexInput(name=s.name, digest=s.digest, num_rows=s.num_rows) for s in sources)
     num_rows = sum(record.num_rows for record in filled)
@@ -121,43 +109,6 @@ def build_version(
         start_task(_assemble, build, list(items), inputs, num_rows)
     )
     return found
-
-
-def group_sources(sources: Sequence[Source], plan: IndexPlan, config: IndexConfig) -> list[list[Source]]:
-    """Consecutive sources in groups that one task can hold; a function of sizes and settings alone.
-
-    Raises:
-        ValueError: one merged index, or one graph, would be larger than `index.build_memory`.
-    """
-    size = plan.num_vectors * plan.bytes_per_vector
-    if config.layout == "merged" and not plan.mergeable:
-        if size > config.build_memory_bytes:
-            raise ValueError(
-                f"a graph over {plan.num_vectors:,} vectors needs {format_bytes(size)}, "
-                f"index.build_memory is {config.build_memory}: raise it, "
-                "set index.layout=sharded, or use another index.factory"
-            )
-        return [list(sources)]
-    if config.layout == "merged" and size > config.build_memory_bytes and not _merges_on_disk(plan):
-        raise ValueError(
-            f"the merged index needs {format_bytes(size)}, index.build_memory is {config.build_memory}: "
-            "raise it, set index.layout=sharded, or use plain inverted lists such as IVF4096,SQ8"
-        )
-    row_bytes = plan.bytes_per_vector + 4 * plan.dim
-    limit = max(1, min(_MAX_ROWS_PER_GROUP, config.build_memory_bytes // row_bytes))
-    groups: list[list[Source]] = [[]]
-    rows = 0
-    for source in sources:
-        if groups[-1] and rows + source.num_rows > limit:
-            groups.append([])
-            rows = 0
-        groups[-1].append(source)
-        rows += source.num_rows
-    return groups
-
-
-def _merges_on_disk(plan: IndexPlan) -> bool:
-    return plan.nlist > 0 and not plan.factory.startswith("IDMap") and "fs" not in plan.factory.split(",")[-1]
 
 
 def _sample(build: Build, sources: Sequence[Source]) -> tuple[_Ids, _Vectors, _Ids, _Vectors]:
@@ -246,10 +197,10 @@ def _assemble(
 
 def _parts(build: Build, groups: Sequence[str], folder: Path) -> list[FaissIndex | Path]:
     """The merged index, or the files of the groups copied into the folder."""
-    if build.config.layout == "merged":
-        size = build.plan.num_vectors * build.plan.bytes_per_vector
-        if size > build.config.build_memory_bytes and len(groups) > 1:
-            return [_merged_on_disk(build, groups, folder)]
+    way = way_of_merging(build.plan, build.config)
+    if way == "on disk" and len(groups) > 1:
+        return [_merged_on_disk(build, groups, folder)]
+    if way != "shards" or len(groups) == 1:
         return [merge_indexes(_load_group(build, name) for name in groups)]
     parts: list[FaissIndex | Path] = []
     for number, name in enumerate(groups):

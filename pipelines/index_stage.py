@@ -11,7 +11,8 @@ from pipelines.collection import finished_manifest, read_deleted
 from pipelines.config import RunConfig
 from pipelines.config_values import config_to_dict
 from pipelines.embed import documents_folder
-from pipelines.index_build import Build, Source, build_version
+from pipelines.index_build import Build, build_version
+from pipelines.index_layout import Source, way_of_merging
 from pipelines.manifest import Manifest
 from pipelines.names import INDEX_FOLDER
 from pipelines.progress import Reporter
@@ -43,6 +44,9 @@ def build_index(
     deleted = read_deleted(place, documents)
     plan = plan_index(vectors.counts["vectors"] - len(deleted), vectors.counts["dim"], config.index)
     reporter.note(f"index: {plan.factory} for {plan.num_vectors:,} vectors ({'; '.join(plan.reasons)})")
+    way = way_of_merging(plan, config.index)
+    if config.index.layout == "auto" and way == "shards":
+        reporter.note("index: kept as shards, as merging it needs more than index.build_memory")
     about = IndexMetadata(
         factory=plan.factory,
         metric=plan.metric,

@@ -18,6 +18,12 @@ if TYPE_CHECKING:
 _CONFIG_HELP = "YAML file; the shipped ones are in configs/."
 _OVERRIDES_HELP = "Settings that win over the file, as key.subkey=value."
 
+_MERGING = {
+    "in memory": "one file, merged in memory",
+    "on disk": "one file, merged on disk, list by list",
+    "shards": "a file for each group, searched together",
+}
+
 ConfigPath = Annotated[Path, typer.Argument(metavar="CONFIG", help=_CONFIG_HELP, show_default=False)]
 OptionalConfig = Annotated[
     str | None, typer.Argument(metavar="[CONFIG]", help=_CONFIG_HELP, show_default=False)
@@ -142,6 +148,7 @@ def _print_plan(config: RunConfig, rows: str | None, dim: int | None, *, has_con
     from indexing.index_config import format_bytes
     from indexing.plan import plan_index
     from pipelines.errors import InputError
+    from pipelines.index_layout import way_of_merging
     from pipelines.manifest import read_manifest
     from pipelines.storage import Location
 
@@ -160,7 +167,7 @@ def _print_plan(config: RunConfig, rows: str | None, dim: int | None, *, has_con
         "memory": f"{format_bytes(num_vectors * plan.resident_bytes_per_vector)} "
         f"({plan.resident_bytes_per_vector:,} bytes a row) that every search reads",
         "storage": f"{format_bytes(num_vectors * plan.bytes_per_vector)} ({plan.bytes_per_vector:,} a row)",
-        "merging": "shards can be merged" if plan.mergeable else "one task, or a graph for each shard",
+        "merging": _MERGING[way_of_merging(plan, config.index)],
         "search": f"the cheapest of {len(plan.search_params_grid)} settings that reaches recall@10 "
         f"{config.index.target_recall_at_10} on {config.index.num_query_sample} queries",
     }

@@ -63,8 +63,10 @@ class EngineReplica:
         return self._engine.document(doc_id)
 
     async def describe(self) -> Answer:
-        """What is live."""
-        return self._engine.describe()
+        """What is live, and which replica says so."""
+        answer = self._engine.describe()
+        replica = serve.get_replica_context().replica_id.unique_id
+        return Answer({**answer.content, "replica": replica}, answer.version)
 
     async def _run(self, work: Callable[..., _Result], *arguments: Any) -> _Result:
         return await asyncio.get_running_loop().run_in_executor(self._worker, work, *arguments)

@@ -9,7 +9,7 @@ from index_builders import NUM_DOCS, NUM_SHARDS, all_vectors, build_workspace, o
 from pipeline_builders import quiet_reporter, write_rows
 
 import pipelines.grow
-import pipelines.index_build
+import pipelines.index_layout
 from indexing.exact import exact_search, normalize_rows
 from indexing.index_config import IndexConfig
 from indexing.store import open_index
@@ -83,7 +83,7 @@ def test_groups_merged_in_memory_on_disk_or_not_at_all_give_the_same_hits(finish
         "on disk": {"build_memory": "18KB"},
         "sharded": {"layout": "sharded"},
     }
-    monkeypatch.setattr(pipelines.index_build, "_MAX_ROWS_PER_GROUP", 250)
+    monkeypatch.setattr(pipelines.index_layout, "_MAX_ROWS_PER_GROUP", 250)
     for name, changes in settings.items():
         config = dataclasses.replace(base, index=dataclasses.replace(base.index, **changes, seed=0))
         if name == "merged":  # the same question as that of the finished index: ask it anew

@@ -6,7 +6,7 @@ from typer.testing import CliRunner
 from indexing.index_config import IndexConfig
 from indexing.plan import plan_index
 from pipelines.cli.main import app
-from pipelines.index_build import Source, group_sources
+from pipelines.index_layout import Source, group_sources, way_of_merging
 from pipelines.storage import Location
 
 
@@ -21,8 +21,9 @@ def test_the_plan_of_a_hypothetical_corpus_is_printed_with_reasons_and_nothing_i
         "100,000,000 of 384 numbers",
         "IVF32768_HNSW32,PQ192x4fs,Refine(SQfp16)",
         "1,638,400 vectors",
-        "9.69 GiB (104 bytes a row)",
-        "- 104 bytes a row, within the budget of 16 GiB",
+        "10.4 GiB (112 bytes a row)",
+        "a file for each group, searched together",
+        "- 112 bytes a row, within the budget of 16 GiB",
         "on disk",
     ):
         assert part in done.output
@@ -69,6 +70,25 @@ def test_a_graph_is_one_group_unless_it_is_sharded():
 
 @pytest.mark.parametrize("factory", ["HNSW8,SQ8", "IVF8,PQ32x4fs,Refine(SQ8)", "Flat"])
 def test_a_merged_index_larger_than_the_build_memory_is_refused_before_anything_is_built(factory):
-    with pytest.raises(ValueError, match=r"index\.build_memory is 50KB: .*index\.layout=sharded"):
-        grouped([300, 300, 300], factory=factory, build_memory="50KB")
+    with pytest.raises(ValueError, match=r"index\.build_memory is 50KB: .*index\.layout=auto or sharded"):
+        grouped([300, 300, 300], factory=factory, build_memory="50KB", layout="merged")
+    assert len(grouped([300, 300, 300], factory=factory, build_memory="50KB")) == 3
     assert len(grouped([300, 300, 300], factory=factory, build_memory="50KB", layout="sharded")) == 3
+
+
+@pytest.mark.parametrize(
+    ("settings", "way"),
+    [
+        ({"factory": "IVF8,SQ8"}, "in memory"),
+        ({"factory": "IVF8,SQ8", "build_memory": "100KB"}, "on disk"),
+        ({"factory": "IVF8,PQ16np", "build_memory": "30KB"}, "on disk"),
+        ({"factory": "IVF8,PQ32x4fs", "build_memory": "30KB"}, "shards"),
+        ({"factory": "IVF8,PQ32x4fs,Refine(SQ8)", "build_memory": "100KB"}, "shards"),
+        ({"factory": "HNSW8,SQ8"}, "in memory"),
+        ({"factory": "HNSW8,SQ8", "build_memory": "100KB"}, "shards"),
+        ({"factory": "IVF8,SQ8", "layout": "sharded"}, "shards"),
+    ],
+)
+def test_groups_are_merged_in_memory_where_twice_the_index_fits_else_on_disk_else_not(settings, way):
+    config = IndexConfig(**settings)
+    assert way_of_merging(plan_index(900, 64, config), config) == way

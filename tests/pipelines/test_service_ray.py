@@ -1,4 +1,4 @@
-"""The service on Ray Serve, over HTTP: right answers under load, batches, and a switch that drops nothing."""
+"""Two replicas on Ray Serve, over HTTP: right answers under load, limits, a switch that drops nothing."""
 
 import json
 import socket
@@ -17,6 +17,8 @@ from pipelines.search import Searcher
 from pipelines.service.config import ServeConfig
 from pipelines.service.deploy import running
 
+MAX_WAITING = 32
+
 
 def free_port():
     with socket.socket() as one:
@@ -33,7 +35,17 @@ def post(address, path, body):
         with urllib.request.urlopen(request, timeout=60) as answer:
             return answer.status, json.load(answer)
     except urllib.error.HTTPError as error:
-        return error.code, json.load(error)
+        return error.code, json.load(error) | {"retry_after": error.headers.get("retry-after")}
+
+
+def versions_of_replicas(address, *, asks=40):
+    """What each replica says is live: {replica: version}; a router that chooses by chance leaves out none."""
+    found = {}
+    for _ in range(asks):
+        with urllib.request.urlopen(f"{address}/live", timeout=60) as answer:
+            content = json.load(answer)
+        found[content["replica"]] = content["version"]
+    return found
 
 
 @pytest.fixture(scope="module")
@@ -51,9 +63,8 @@ def workspaces(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def address(workspaces, ray_cluster):
-    config = RunConfig(
-        workspace=str(workspaces / "current"), serve=ServeConfig(port=free_port(), poll_s=0.2, max_waiting=64)
-    )
+    serve = ServeConfig(port=free_port(), poll_s=0.2, max_waiting=MAX_WAITING, num_replicas=2)
+    config = RunConfig(workspace=str(workspaces / "current"), serve=serve)
     with running(config) as address:
         yield address
 
@@ -95,11 +106,45 @@ def test_other_routes_answer_through_the_replica(address):
             assert answer.status == 200
 
 
-def test_a_switch_under_load_drops_no_request_and_mixes_no_answer(address, workspaces):
+def test_the_limit_holds_for_all_replicas_together_and_the_surplus_is_told_when_to_come_back(address):
+    body = {"queries": QUERIES, "k": 10, "mode": "hybrid"}
+    inside, stop = [], threading.Event()
+
+    def watch():
+        while not stop.is_set():
+            with urllib.request.urlopen(f"{address}/metrics", timeout=60) as answer:
+                lines = answer.read().decode().splitlines()
+            inside.extend(
+                float(line.split()[-1]) for line in lines if line.startswith("tsdae_requests_in_work")
+            )
+
+    watcher = threading.Thread(target=watch)
+    watcher.start()
+    with ThreadPoolExecutor(3 * MAX_WAITING) as pool:
+        answers = list(pool.map(lambda _: post(address, "/search", body), range(4 * MAX_WAITING)))
+    stop.set()
+    watcher.join()
+    assert {status for status, _ in answers} == {200, 429}
+    assert sum(status == 200 for status, _ in answers) >= MAX_WAITING
+    assert all(content["retry_after"] == "1" for status, content in answers if status == 429)
+    rankings = [
+        [[hit["doc_id"] for hit in result["hits"]] for result in content["results"]]
+        for status, content in answers
+        if status == 200
+    ]
+    assert all(len(ranking) == len(body["queries"]) for ranking in rankings)
+    assert 0 < max(inside) <= MAX_WAITING
+    assert post(address, "/search", {"query": "red"})[0] == 200
+
+
+def test_a_switch_reaches_both_replicas_drops_no_request_and_mixes_no_answer(address, workspaces):
     offline = {name: Searcher.open(str(workspaces / name)) for name in ("a", "b")}
     wanted = {
         name: [hit.score for hit in searcher.search([QUERIES[0]], 5)[0]] for name, searcher in offline.items()
     }
+    before = versions_of_replicas(address)
+    assert len(before) == 2
+    assert len(set(before.values())) == 1
     stop, seen = threading.Event(), []
 
     def load():
@@ -114,10 +159,14 @@ def test_a_switch_under_load_drops_no_request_and_mixes_no_answer(address, works
     deadline = time.monotonic() + 60
     while len({content.get("version") for _, content in seen}) < 2 and time.monotonic() < deadline:
         time.sleep(0.05)
-    time.sleep(0.3)
+    after = versions_of_replicas(address)
+    while set(after.values()) & set(before.values()) and time.monotonic() < deadline:
+        after = versions_of_replicas(address)
     stop.set()
     for thread in threads:
         thread.join()
+    assert after.keys() == before.keys()
+    assert len(set(after.values())) == 1
     assert {status for status, _ in seen} == {200}
     by_version = {}
     for _, content in seen:

@@ -26,7 +26,7 @@ WORKDIR /app
 # cluster operators start Ray in a login shell, which forgets a virtual environment's PATH.
 ARG TORCH_INDEX=""
 COPY constraints.txt pyproject.toml ./
-RUN python -c "import tomllib; print(*tomllib.load(open('pyproject.toml', 'rb'))['project']['dependencies'], sep='\n')" > /tmp/requirements.txt \
+RUN python -c "import tomllib; p = tomllib.load(open('pyproject.toml', 'rb')); print(*p['build-system']['requires'], *p['project']['dependencies'], sep='\n')" > /tmp/requirements.txt \
     && python -m pip install ${TORCH_INDEX:+--extra-index-url "$TORCH_INDEX"} -c constraints.txt -r /tmp/requirements.txt \
     && rm /tmp/requirements.txt
 

@@ -15,7 +15,7 @@ from typing import Any, TypeAlias
 import faiss as faiss_module
 import numpy as np
 
-from indexing.arrays import Float32Array, Int64Array
+from indexing.arrays import BoolArray, Float32Array, Int64Array
 from indexing.plan import SearchParams
 
 # FAISS's own stubs lack much of what it has (downcasts, search parameters): one Any here, typed below.
@@ -130,6 +130,25 @@ def stored_vectors(storage: FaissIndex, positions: Int64Array) -> Float32Array:
     """Vectors float32[p, d] at these positions of a storage of `split_refine`, decoded."""
     vectors: Float32Array = storage.reconstruct_batch(np.ascontiguousarray(positions, dtype=np.int64))
     return vectors
+
+
+def scores_at(
+    storage: FaissIndex, queries: Float32Array, positions: Int64Array, chosen: BoolArray
+) -> Float32Array:
+    """Inner products float32[nq, m] in single precision of each query with its own rows of a `Flat` storage.
+
+    Args:
+        storage: from `split_refine`, exhaustive.
+        queries: float32[nq, d].
+        positions: int64[nq, m].
+        chosen: bool[nq, m]; minus infinity elsewhere.
+    """
+    labels = np.ascontiguousarray(np.where(chosen, positions, -1))
+    scores = np.empty(labels.shape, dtype=np.float32)
+    queries = np.ascontiguousarray(queries)
+    pointers = [faiss.swig_ptr(array) for array in (queries, scores, labels)]
+    storage.compute_distance_subset(len(queries), pointers[0], labels.shape[1], *pointers[1:])
+    return np.where(chosen, scores, np.float32(-np.inf))
 
 
 def search_positions(

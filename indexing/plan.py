@@ -2,9 +2,10 @@
 
 Owns the choice of a FAISS factory string, the size of the training sample, the memory it takes and the grid
 of search settings that `indexing.build.tune_search` tries. Must not know FAISS objects or data.
-The thresholds are the measured starting points (single thread, 384 dimensions): exhaustive
-search answers in well under a millisecond up to 20,000 rows; 4-bit fast-scan codes re-ranked with the stored
-vectors reach recall 0.99 up to 200,000; inverted lists are needed beyond.
+The thresholds were measured (single thread, 384 dimensions, docs/benchmarks.md): exhaustive search takes a
+few milliseconds for 20,000 rows and misses nothing; 4-bit fast-scan codes of all rows, re-ranked with the
+stored vectors, are the fastest to recall 0.99 up to 200,000; inverted lists over them are faster where 0.97
+is enough, from 50,000 rows on, and needed beyond 200,000.
 """
 
 import math
@@ -17,6 +18,9 @@ from indexing.index_config import format_bytes
 
 MAX_ROWS_FLAT = 20_000
 MAX_ROWS_WITHOUT_LISTS = 200_000
+MIN_ROWS_WITH_LISTS = 50_000
+# Up to this target visiting some lists is faster than scanning all rows; above it too many must be visited.
+MAX_TARGET_FOR_FEW_LISTS = 0.97
 MAX_ROWS_FLAT_COARSE = 10_000_000
 # A graph is grown row by row in one task: about ten minutes on one core for so many.
 MAX_ROWS_GRAPH = 2_000_000
@@ -204,6 +208,10 @@ def _candidates(num_vectors: int, dim: int, config: IndexConfig) -> tuple[list[s
         why = f"{num_vectors:,} vectors: scanning 4-bit codes of all rows, re-ranked, needs no inverted lists"
         scanned = [f"{quarter or half},RFlat", *(f"{half},Refine({kind})" for kind in stored)] if half else []
         small = [f"{code},Refine({stored[0]})" for code in _eight_bit_codes(dim, below=quarter or half)]
+        if num_vectors >= MIN_ROWS_WITH_LISTS and config.target_recall_at_10 <= MAX_TARGET_FOR_FEW_LISTS:
+            listed = [f"IVF{_num_lists_for(num_vectors)},{code}" for code in scanned[:1]]
+            why = f"{num_vectors:,} vectors, recall of up to {MAX_TARGET_FOR_FEW_LISTS}: 4-bit codes in lists"
+            return graphs + listed + scanned + stored + small, [why, *reasons]
         return graphs + scanned + stored + small, [why, *reasons]
     nlist = _num_lists_for(num_vectors)
     coarse = f"IVF{nlist}" if num_vectors <= MAX_ROWS_FLAT_COARSE else f"IVF{nlist}_HNSW32"
@@ -286,9 +294,15 @@ def _code_bytes(code: str, dim: int) -> float:
     return dim * 4.0
 
 
+def _half_octaves(last: int) -> list[int | None]:
+    """1, 2, 3, 4, 6, 8, 12 ... and `last`: a step costs at most half as much again as the one before."""
+    steps = {2**i for i in range(last.bit_length())} | {3 * 2**i for i in range(last.bit_length())}
+    return [*sorted(step for step in steps if step < last), last]
+
+
 def _search_grid(factory: str, num_vectors: int, dim: int, nlist: int) -> tuple[SearchParams, ...]:
     scan, refine = _scan_and_refine_bytes(factory, dim)
-    probes = [2**i for i in range(nlist.bit_length()) if 2**i < nlist] + [nlist] if nlist else [None]
+    probes = _half_octaves(nlist) if nlist else [None]
     factors = list(_REFINE_FACTORS) if refine else [None]
     efforts = list(_EF_SEARCH) if _graph_degree(factory) else [None]
 

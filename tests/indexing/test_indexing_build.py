@@ -9,6 +9,7 @@ import pytest
 
 from indexing.build import add_vectors, check_unique_ids, merge_indexes, train_index, tune_search
 from indexing.exact import exact_search, normalize_rows
+from indexing.faiss_library import create_index, read_faiss_file, split_id_map, write_faiss_file
 from indexing.hits import NO_HIT, Hits
 from indexing.plan import IndexConfig, SearchParams, plan_index
 from indexing.search import IndexSearcher
@@ -165,7 +166,10 @@ def test_adding_bad_rows_is_refused(data):
         add_vectors(index, [90002], np.ones((1, 8)))
 
 
-@pytest.mark.parametrize("factory", ["IVF16,SQ8", "IVF16,PQ16x4fs,Refine(SQ8)", "PQ8x4fs,RFlat", "HNSW8,SQ8"])
+@pytest.mark.parametrize(
+    "factory",
+    ["IVF16,SQ8", "IVF16,PQ16x4fs,Refine(SQ8)", "PQ8x4fs,RFlat", "HNSW8,SQ8", "IVF16,PQ8np,Refine(SQfp16)"],
+)
 def test_tuning_takes_the_cheapest_setting_that_meets_the_target(data, queries, exact, factory):
     config = IndexConfig(factory=factory, target_recall_at_10=0.9)
     plan = plan_index(NUM_ROWS, DIM, config)
@@ -275,3 +279,10 @@ def test_incomplete_and_damaged_folders_are_refused(data, tmp_path):
     (tmp_path / "metadata.json").write_text("{}")
     with pytest.raises(ValueError, match="not the metadata of an index"):
         open_index(tmp_path)
+
+
+def test_eight_bit_codes_are_of_the_vectors_themselves_also_after_a_file(tmp_path):
+    index = create_index(32, "IDMap,IVF2,PQ8np,Refine(SQ8)")
+    write_faiss_file(index, tmp_path / "x")
+    for one in (index, read_faiss_file(tmp_path / "x")):
+        assert not faiss.extract_index_ivf(split_id_map(one)[1].base_index).by_residual

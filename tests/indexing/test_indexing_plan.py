@@ -1,6 +1,7 @@
 """The plan is arithmetic: what it picks, what it refuses, and that FAISS accepts every plan."""
 
 import dataclasses
+from itertools import pairwise
 
 import faiss
 import numpy as np
@@ -20,13 +21,28 @@ from indexing.plan import IndexConfig, bytes_per_vector, plan_index, resident_by
         (1, "IDMap,Flat"),
         (20_000, "IDMap,Flat"),
         (20_001, "IDMap,PQ96x4fs,RFlat"),
-        (200_000, "IDMap,PQ96x4fs,RFlat"),
+        (200_000, "IDMap,IVF2048,PQ96x4fs,RFlat"),
         (1_000_000, "IDMap,IVF4096,PQ192x4fs,Refine(SQfp16)"),
         (100_000_000, "IDMap,IVF32768_HNSW32,PQ192x4fs,Refine(SQfp16)"),
     ],
 )
 def test_type_by_size_at_384_dimensions(num_vectors, factory):
     assert plan_index(num_vectors, 384, IndexConfig()).factory == factory
+
+
+@pytest.mark.parametrize(
+    ("num_vectors", "target", "factory"),
+    [
+        (49_999, 0.95, "IDMap,PQ96x4fs,RFlat"),
+        (50_000, 0.95, "IDMap,IVF1024,PQ96x4fs,RFlat"),
+        (50_000, 0.97, "IDMap,IVF1024,PQ96x4fs,RFlat"),
+        (50_000, 0.98, "IDMap,PQ96x4fs,RFlat"),
+        (200_000, 0.99, "IDMap,PQ96x4fs,RFlat"),
+        (200_001, 0.99, "IDMap,IVF2048,PQ192x4fs,Refine(SQfp16)"),
+    ],
+)
+def test_lists_are_taken_where_few_of_them_reach_the_target(num_vectors, target, factory):
+    assert plan_index(num_vectors, 384, IndexConfig(target_recall_at_10=target)).factory == factory
 
 
 @pytest.mark.parametrize(
@@ -119,6 +135,9 @@ def test_the_grid_ends_with_every_list_and_the_deepest_refinement():
     assert plan.search_params_grid[-1].num_probes == plan.nlist
     assert plan.search_params_grid[-1].refine_factor == 64
     assert plan.search_params_grid[0].num_probes == 1
+    probes = sorted({params.num_probes for params in plan.search_params_grid})
+    assert probes[:8] == [1, 2, 3, 4, 6, 8, 12, 16]
+    assert all(after <= 2 * before for before, after in pairwise(probes))
 
 
 @pytest.mark.parametrize(
@@ -174,7 +193,8 @@ def test_eight_bit_codes_fill_the_gaps_that_four_bit_ones_leave_and_never_where_
         budget = IndexConfig(memory_budget=str(num_vectors * row_bytes))
         return plan_index(num_vectors, dim, budget).factory.removeprefix("IDMap,")
 
-    assert chosen(100_000, 384, 56) == "PQ96x4fs,RFlat"
+    assert chosen(30_000, 384, 56) == "PQ96x4fs,RFlat"
+    assert chosen(100_000, 384, 64) == "IVF1024,PQ96x4fs,RFlat"
     assert chosen(100_000, 384, 55) == "PQ32np,Refine(SQfp16)"
     assert chosen(1_000_000, 75, 45) == "IVF4096,PQ25np,Refine(SQfp16)"  # 75 has no half
     assert chosen(1_000_000, 390, 90) == "IVF4096,PQ65np,Refine(SQfp16)"  # 390 has no quarter

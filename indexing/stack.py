@@ -302,7 +302,7 @@ class IndexStack:
             decoded = stored_vectors(part.storage, positions[here])
             largest = max(largest, largest_norm(decoded))
             approximate[here] = np.einsum("pd,pd->p", queries[np.nonzero(here)[0]], decoded)
-        kth_place = approximate.shape[1] - depth
+        kth_place = is_hit.shape[1] - depth
         floors = np.partition(approximate, kth_place, axis=1)[:, kth_place]
         margin = rounding_margin(queries, largest=largest)
         return np.asarray(approximate >= (floors - 2 * margin)[:, None])

@@ -311,7 +311,7 @@ def _measure_learning(folder: Path, texts: list[str]) -> dict[str, float]:
     """Tokens, noise, training and encoding with a random 6 x 384 encoder of BERT's vocabulary."""
     from pyarrow.parquet import write_table
 
-    from pipelines.token_shards import _to_table
+    from pipelines.token_tables import to_table
     from tsdae_core.objective import build_objective
     from tsdae_core.optim import OptimConfig, build_optimizer
     from tsdae_core.scratch import ScratchConfig, build_scratch_encoder, train_tokenizer
@@ -330,7 +330,7 @@ def _measure_learning(folder: Path, texts: list[str]) -> dict[str, float]:
     encoder = build_scratch_encoder(shape, tokenizer, pooling="cls", seed=0)
     tokens, tokenize_s = _timed(lambda: tokenize_texts(texts, tokenizer, max_tokens=75))
     row_ids = np.arange(len(texts), dtype=np.int64)
-    write_table(_to_table(row_ids, tokens), folder / "tokens.parquet", compression="zstd")
+    write_table(to_table(row_ids, tokens), folder / "tokens.parquet", compression="zstd")
     objective = build_objective("tsdae", tokenizer=tokenizer)
     model = objective.build_model(encoder, seed=0).train()
     optim = OptimConfig(lr=1e-4)

@@ -31,11 +31,11 @@ def finished_manifest(folder: Location, *, command: str) -> Manifest:
     return manifest
 
 
-def read_shard(folder: Location, name: str, columns: Sequence[str]) -> pa.Table:
-    """The given columns of one shard."""
+def read_shard(folder: Location, name: str, columns: Sequence[str] | None = None) -> pa.Table:
+    """The given columns of one shard, or all."""
     place = folder / f"{name}.parquet"
     with place.filesystem.open_input_file(place.path) as stream:
-        return pq.ParquetFile(stream).read(columns=list(columns))
+        return pq.ParquetFile(stream).read(columns=None if columns is None else list(columns))
 
 
 def sample_texts(folder: Location, manifest: Manifest, num_rows: int) -> list[str]:

@@ -11,7 +11,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
-from typing import Literal
 
 from indexing.bm25 import Tokenizer
 from indexing.evaluation.scorers import BM25Scorer, Scorer, VectorScorer
@@ -21,6 +20,8 @@ from pipelines.encoders import is_callable_name, load_encode
 from pipelines.errors import InputError
 from pipelines.manifest import stable_hash
 from pipelines.storage import Location
+from pipelines.system_config import ReadyKind
+from tsdae_core.choices import PoolingMode
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,11 +32,13 @@ class ComparedSystem:
         kind: encoder (a folder, hub name or module:function), bm25, words (averaged word vectors,
             without stop words), words_idf, run (TREC's).
         source: the folder, file or hub name; "" for bm25.
+        pooling: of an encoder that is a plain checkpoint; None takes what its folder says.
     """
 
     name: str
-    kind: Literal["encoder", "bm25", "words", "words_idf", "run"]
+    kind: ReadyKind
     source: str = ""
+    pooling: PoolingMode | None = None
 
     def fingerprint(self) -> str:
         """Changes with the files of the system; a hub name and BM25 stand for themselves and their version.
@@ -43,6 +46,10 @@ class ComparedSystem:
         Raises:
             InputError: a file or folder that is not there.
         """
+        found = self._files_fingerprint()
+        return found if self.pooling is None else stable_hash([found, self.pooling])
+
+    def _files_fingerprint(self) -> str:
         if self.kind == "bm25":
             return stable_hash([self.kind, version("bm25s")])
         if self.kind == "encoder" and is_callable_name(self.source):
@@ -82,7 +89,7 @@ class ComparedSystem:
         if is_callable_name(self.source):
             return VectorScorer(load_encode(self.source))
         with _local(self.source) as source:
-            return VectorScorer(load_encode(source, device=device))
+            return VectorScorer(load_encode(source, device=device, pooling=self.pooling))
 
     def _word_scorer(self, task: TextTask) -> Scorer:
         texts = task_texts(task)

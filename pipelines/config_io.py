@@ -146,10 +146,13 @@ def _check_keys(tree: Mapping[Any, Any], config_class: type, *, prefix: str) -> 
 
 
 def _hint(key: str, names: Sequence[str], prefix: str) -> str:
-    """Names the closest key of the section, or where another section has the key, or what the section has."""
+    """Names the key further down the section, or the closest, or another section's, or what there is."""
+    elsewhere = [dotted for dotted in _dotted_keys(RunConfig) if dotted.rpartition(".")[2] == key]
+    below = [dotted for dotted in elsewhere if prefix and dotted.startswith(prefix)]
+    if below:
+        return f" Did you mean '{below[0]}'?"
     if close := nearest(key, names, prefix=prefix):
         return close
-    elsewhere = [dotted for dotted in _dotted_keys(RunConfig) if dotted.rpartition(".")[2] == key]
     if elsewhere:
         return f" Did you mean '{elsewhere[0]}'?"
     return f" The keys there are: {', '.join(names)}"

@@ -14,6 +14,10 @@ class InputError(ValueError):
     """Something the user gave (file, column, setting) cannot be used; the message says what to do."""
 
 
+class MissingColumnError(InputError):
+    """A file lacks a column that was asked for."""
+
+
 def nearest(name: str, valid: Iterable[str], *, prefix: str = "") -> str:
     """Returns " Did you mean 'x'?" for the valid name closest to `name`, or "" when none is close.
 

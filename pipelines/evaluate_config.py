@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
 from pipelines.collection_config import require
+from pipelines.system_config import FITTED, SystemConfig
 
 # `retrieval` is judged over the run's documents; the others carry their own texts (readers.TASK_KINDS).
 Kind: TypeAlias = Literal[
@@ -39,9 +40,13 @@ class TaskConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class EvaluateConfig:
-    """Evaluation: tasks, how many hits are kept, how many examples are shown for each task."""
+    """Evaluation: tasks, how many hits are kept, how many examples are shown for each task.
+
+    systems: rows that need no training; with any, they are what is evaluated, and nothing is trained.
+    """
 
     tasks: tuple[TaskConfig, ...] = ()
+    systems: tuple[SystemConfig, ...] = ()
     top_k: int = 100
     num_examples: int = 3
 
@@ -50,3 +55,12 @@ class EvaluateConfig:
         require(self.num_examples >= 0, "num_examples must not be negative")
         names = [task.name for task in self.tasks]
         require(len(set(names)) == len(names), f"tasks need different names, got {', '.join(names)}")
+        names = [system.name for system in self.systems]
+        require(len(set(names)) == len(names), f"systems need different names, got {', '.join(names)}")
+        require(not self.systems or bool(self.tasks), "systems need tasks to be compared on")
+
+    @property
+    def needs_corpus(self) -> bool:
+        """Whether a system is fitted on the corpus, or a task is judged over the run's documents."""
+        fitted = any(system.kind in FITTED for system in self.systems)
+        return fitted or any(task.kind == "retrieval" for task in self.tasks)

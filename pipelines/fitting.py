@@ -11,6 +11,7 @@ from typing import Literal
 from pipelines.collection import finished_manifest, sample_texts
 from pipelines.errors import InputError
 from pipelines.storage import Location
+from tsdae_core.choices import PoolingMode
 from tsdae_core.encoder import SentenceEncoder
 
 TransformKind = Literal["whitening", "flow"]
@@ -25,6 +26,7 @@ def fit_transform(
     num_dims: int | None,
     max_texts: int,
     seed: int,
+    pooling: PoolingMode | None = None,
 ) -> tuple[int, int]:
     """Writes the encoder with a transform fitted on the corpus's vectors; returns texts used and dimensions.
 
@@ -34,7 +36,7 @@ def fit_transform(
     texts = _corpus_texts(workspace, max_texts)
     _refuse_full(output)
     try:
-        encoder = SentenceEncoder.load(encoder_folder)
+        encoder = SentenceEncoder.load(encoder_folder, pooling=pooling)
     except (OSError, ValueError) as error:
         reason = str(error).strip().split("\n")[0]
         raise InputError(f"cannot load the encoder '{encoder_folder}': {reason}") from error

@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 
-from pipelines.errors import InputError, nearest
+from pipelines.errors import InputError, MissingColumnError, nearest
 from pipelines.storage import Location
 
 _FORMATS = {
@@ -219,7 +219,7 @@ def require_columns(file: InputFile, columns: Sequence[str], present: Sequence[s
         if column not in present:
             found = ", ".join(present)
             hint = nearest(column, present)
-            raise InputError(f"'{file.place}' has no column '{column}'; it has: {found}.{hint}")
+            raise MissingColumnError(f"'{file.place}' has no column '{column}'; it has: {found}.{hint}")
 
 
 def plan_pieces(files: Sequence[InputFile], row_groups: Mapping[str, Sequence[int]]) -> list[list[Piece]]:

@@ -23,6 +23,7 @@ from pipelines.errors import InputError
 from pipelines.lanes import LanePlan
 from pipelines.manifest import Manifest, ShardRecord, StageFolder, read_manifest
 from pipelines.parquet import write_parquet
+from pipelines.phases import one_phase
 from pipelines.progress import Reporter
 from pipelines.shards import ShardFunction, names, run_shards
 from pipelines.start import START_FOLDER, resolve_start
@@ -61,21 +62,27 @@ def recorded_config(workspace: str) -> RunConfig:
     manifest = read_manifest(place / ENCODER_FOLDER)
     if manifest is None:
         return RunConfig(workspace=workspace)
-    settings = {key: value for key, value in manifest.config.items() if key != "seed"}
+    # What stops a training names places that are not recorded, and noise does not ask for it.
+    left_out = ("seed", "early_stopping", "keep")
+    settings = {key: value for key, value in manifest.config.items() if key not in left_out}
     train = pydantic.TypeAdapter(TrainConfig).validate_python(settings)
     return replace(RunConfig(workspace=workspace), train=train, seed=int(manifest.config["seed"]))
 
 
-def noise_examples(config: RunConfig, *, num: int, epoch: int) -> list[Example]:
+def noise_examples(config: RunConfig, *, num: int, epoch: int, phase: str | None = None) -> list[Example]:
     """The first texts of the prepared corpus, a random sample of it, with their noise in an epoch.
 
+    phase: which one, of a recipe with phases.
+
     Raises:
-        InputError: the corpus is not prepared, the objective has no noise, or there is no tokenizer yet.
+        InputError: the corpus is not prepared, the objective has no noise, there is no tokenizer yet, or the
+            phase cannot be told (`phases.one_phase`).
     """
-    _check(config, epoch)
     workspace = Location.parse(config.workspace)
+    config, place = one_phase(config, workspace, phase)
+    _check(config, epoch)
     corpus = finished_manifest(workspace / "corpus", command="prepare")
-    encoder = _encoder(config, workspace)
+    encoder = _encoder(config, place)
     objective = TsdaeObjective(encoder.tokenizer, config.train.tsdae)
     tables: list[pa.Table] = []
     for shard in corpus.shards:
@@ -95,7 +102,9 @@ def noise_examples(config: RunConfig, *, num: int, epoch: int) -> list[Example]:
     return [Example(row_id, str(original), str(damaged)) for row_id, original, damaged in found]
 
 
-def write_epoch(config: RunConfig, output: Location, *, epoch: int, reporter: Reporter) -> Manifest:
+def write_epoch(
+    config: RunConfig, output: Location, *, epoch: int, reporter: Reporter, phase: str | None = None
+) -> Manifest:
     """Writes an epoch as `part-*.parquet`, a row per sentence in the training's order, unless it is there.
 
     Columns: `step` int64 (counted over all epochs), `row_id` int64, `source_ids` and `target_ids`
@@ -105,19 +114,20 @@ def write_epoch(config: RunConfig, output: Location, *, epoch: int, reporter: Re
     Raises:
         InputError: as for `noise_examples`.
     """
-    _check(config, epoch)
     workspace = Location.parse(config.workspace)
+    config, place = one_phase(config, workspace, phase)
+    _check(config, epoch)
     corpus = finished_manifest(workspace / "corpus", command="prepare")
-    start = resolve_start(config, workspace, corpus, workspace / "corpus", reporter=reporter)
-    tokens = tokenize(config, workspace, corpus, start, workspace / "corpus", reporter=reporter)
-    rows = TokenRows.open(workspace, tokens)
+    start = resolve_start(config, place, corpus, workspace / "corpus", reporter=reporter)
+    tokens = tokenize(config, place, corpus, start, workspace / "corpus", reporter=reporter)
+    rows = TokenRows.open(place, tokens)
     plan = LanePlan(
         num_rows=rows.num_rows,
         batch_size=config.train.batch_size,
         num_lanes=config.train.lanes,
         seed=config.seed,
     )
-    with (workspace / START_FOLDER).as_local_folder() as folder:
+    with (place / START_FOLDER).as_local_folder() as folder:
         tokenizer = SentenceEncoder.load(str(folder)).tokenizer
     objective = TsdaeObjective(tokenizer, config.train.tsdae)
     return write_plan(
@@ -207,10 +217,6 @@ def _lists(values: NDArray[np.int32], lengths: Sequence[NDArray[np.int64]]) -> p
 
 
 def _check(config: RunConfig, epoch: int) -> None:
-    if config.phases:
-        raise InputError(
-            "a recipe with phases trains from several encoders; give one training, without phases"
-        )
     if config.train.objective != "tsdae":
         raise InputError(f"objective '{config.train.objective}' has no noise; set train.objective=tsdae")
     if epoch < 0:

@@ -36,7 +36,7 @@ from pipelines.prepare_gather import Gatherer, Thinner
 from pipelines.prepare_read import IDS, ROWS, Reader, bad_files_place, part_names
 from pipelines.progress import Reporter
 from pipelines.rows import count_rows
-from pipelines.shards import ShardFunction, names, run_shards
+from pipelines.shards import ShardFunction, ShardRunner, names, run_shards
 from pipelines.storage import Location
 
 # A shard is what one task of any later stage holds in memory, and what a kill loses of it.
@@ -103,7 +103,7 @@ def _run(
 ) -> Manifest:
     num_shards = config.num_shards or _num_shards(sum(file.size_bytes for file in files))
     passes = _Passes(stage, config, num_shards, reporter)
-    read = passes.read(_numbered(stage, pieces, reporter))
+    read = passes.read(numbered_items(stage, pieces, reporter))
     rows_read = sum(record.num_rows for record in read)
     skipped = _skipped_files(stage.folder, read)
     if sum(record.counts.get("kept", 0) for record in read) == 0:
@@ -145,8 +145,12 @@ def _report(
         reporter.note(f"{name}: bad files skipped: {len(skipped):,}, the first: {next(iter(skipped))}")
 
 
-def _numbered(
-    stage: StageFolder, pieces: Sequence[Sequence[Piece]], reporter: Reporter
+def numbered_items(
+    stage: StageFolder,
+    pieces: Sequence[Sequence[Piece]],
+    reporter: Reporter,
+    *,
+    runner: ShardRunner | None = None,
 ) -> Mapping[str, Mapping[str, Any]]:
     """The first pass's work; a piece of a file cut at line ends knows how many lines are before it."""
     work = [list(group) for group in pieces]
@@ -154,7 +158,7 @@ def _numbered(
     if cut:
         items = {f"lines-{n:06d}": {"piece": work[i][j]} for n, (i, j) in enumerate(cut)}
         label = f"{stage.stage} count lines"
-        counted = run_shards(stage, "count", items, _line_counter, reporter=reporter, label=label)
+        counted = (runner or run_shards)(stage, "count", items, _line_counter, reporter=reporter, label=label)
         lines: dict[str, int] = {}
         for (i, j), record in zip(cut, counted, strict=True):
             path = work[i][j].file.place.path

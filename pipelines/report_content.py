@@ -13,6 +13,7 @@ from pipelines.collection import finished_manifest
 from pipelines.config import RunConfig
 from pipelines.config_values import config_to_dict
 from pipelines.embed import documents_folder
+from pipelines.labels import LABELS_FOLDER
 from pipelines.manifest import package_versions
 from pipelines.report_movers import Shown, pair_movers, query_examples, query_movers
 from pipelines.storage import Location
@@ -24,7 +25,10 @@ TRAINED = "after training"
 _NUM_MOVERS = 5
 # Lists of (step, value) in the training's log that are losses; any other list is a score by steps.
 _LOSSES = {"losses": "training", "validation_losses": "validation"}
-_SCORES = {"retrieval_mrrs": "MRR of halves of held-out texts, no labels"}
+_SCORES = {
+    "retrieval_mrrs": "MRR of halves of held-out texts, no labels",
+    "task_scores": "main score of the validation task",
+}
 
 
 def report_input(
@@ -38,7 +42,6 @@ def report_input(
     notes: Sequence[str],
 ) -> ReportInput:
     """Everything the report shows, from the finished stages of the workspace and the rows of this one."""
-    corpus = finished_manifest(workspace / "corpus", command="prepare")
     encoder = finished_manifest(workspace / "encoder", command="train")
     # The index ranks almost as exact search does: its hits would be shown twice.
     names = [system.name for system in systems if system.kind != "index"]
@@ -53,13 +56,13 @@ def report_input(
         pair_rows=tuple(pair_rows),
         baseline=START,
         summary=f"The encoder before and after {encoder.counts['steps']:,} steps of "
-        f"{config.train.objective.upper()} on {corpus.counts['rows_kept']:,} unlabelled texts, its index, "
-        "and BM25, on the same texts.",
+        f"{config.train.objective.upper()} on {_trained_on(config, workspace)}, its index, and BM25, on the "
+        "same texts.",
         notes=tuple(notes),
         examples=tuple(examples),
         movers=tuple(movers),
         moved=(START, TRAINED),
-        curves=tuple(_curves(workspace, config.train.loss_unit)),
+        curves=tuple(_curves(workspace, config.train.loss_name)),
         facts=tuple(_facts(config, workspace)),
         seed=config.seed,
     )
@@ -116,17 +119,40 @@ def _without_places(tree: dict[str, Any]) -> dict[str, Any]:
     evaluate = dict(plain["evaluate"])
     evaluate["tasks"] = [f"{task['name']} ({task['kind']})" for task in evaluate["tasks"]]
     plain["evaluate"] = evaluate
+    plain["train"] = _train_without_places(plain["train"])
+    plain["phases"] = [{**phase, "train": _train_without_places(phase["train"])} for phase in plain["phases"]]
     return plain
 
 
-def _curves(workspace: Location, loss_unit: str) -> list[Curve]:
+def _train_without_places(train: dict[str, Any]) -> dict[str, Any]:
+    plain = dict(train)
+    if plain["labels"] is not None:
+        plain["labels"] = {key: value for key, value in plain["labels"].items() if key != "input"}
+    stopping = dict(plain["early_stopping"])
+    if stopping["task"] is not None:
+        stopping["task"] = {key: value for key, value in stopping["task"].items() if key != "folder"}
+    plain["early_stopping"] = stopping
+    return plain
+
+
+def _trained_on(config: RunConfig, workspace: Location) -> str:
+    """What the training (the last one, with phases) read."""
+    if config.train.labels is not None:
+        labels = finished_manifest(workspace / LABELS_FOLDER, command="train")
+        return f"{labels.counts['rows_kept']:,} labelled rows"
+    corpus = finished_manifest(workspace / "corpus", command="prepare")
+    return f"{corpus.counts['rows_kept']:,} unlabelled texts"
+
+
+def _curves(workspace: Location, loss_name: str) -> list[Curve]:
     """Losses, and whatever else the training's log has by steps (scores of checkpoints)."""
     log = (workspace / "encoder" / LOG_NAME).read_json()
     curves = []
     for key, points in log.items():
         if not isinstance(points, list) or not points or not _is_curve(points):
             continue
-        label = f"loss (nats per {loss_unit})" if key in _LOSSES else _SCORES.get(key, key.replace("_", " "))
+        loss = f"loss ({loss_name.replace('_', ' ')})"
+        label = loss if key in _LOSSES else _SCORES.get(key, key.replace("_", " "))
         name = _LOSSES.get(key, "checkpoints")
         curves.append(Curve(name=name, y_label=label, points=tuple(map(tuple, points))))
     return curves

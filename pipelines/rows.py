@@ -19,7 +19,7 @@ import pyarrow.parquet as pq
 
 from pipelines.csv_records import BAD_QUOTES, Record, read_records
 from pipelines.errors import InputError
-from pipelines.inputs import InputFile, Piece, check_schema, require_columns
+from pipelines.inputs import InputFile, Piece, check_schema, format_of, require_columns
 from pipelines.lines import LongLine, count_lines, read_lines
 
 INVALID_UTF8, NOT_JSON, WRONG_TYPE, TOO_LONG = "invalid_utf8", "not_json", "wrong_type", "too_long"
@@ -110,8 +110,20 @@ def _named_errors(file: InputFile) -> Iterator[None]:
     except (pa.ArrowException, OSError, EOFError) as error:
         reason = " ".join(str(error).split())
         raise InputError(
-            f"cannot read '{file.place}' ({file.size_bytes} bytes) as {file.format}: {reason}"
+            f"cannot read '{file.place}' ({file.size_bytes} bytes) as "
+            f"{format_of(file.relative_name) or 'text'}: {reason}"
         ) from error
+
+
+@contextmanager
+def opened(file: InputFile) -> Iterator[pa.NativeFile]:
+    """The bytes of a file, decompressed as its ending tells.
+
+    Raises:
+        InputError: it cannot be read; names it.
+    """
+    with _named_errors(file), _open(Piece(file)) as stream:
+        yield stream
 
 
 def _open(piece: Piece) -> pa.NativeFile:

@@ -29,8 +29,11 @@ _TRACKED = frozenset({"train", "evaluate", "register"})
 
 
 def run_all(config: RunConfig, *, reporter: Reporter) -> None:
-    """Runs every stage that is not finished yet."""
-    run_stages(list(_STAGES), config, reporter=reporter)
+    """Runs every stage that is not finished yet; of an evaluation of untrained systems what it needs."""
+    stages = list(_STAGES)
+    if config.evaluate.systems:
+        stages = ["prepare", "evaluate"] if config.evaluate.needs_corpus else ["evaluate"]
+    run_stages(stages, config, reporter=reporter)
 
 
 def run_stages(names: Sequence[str], config: RunConfig, *, reporter: Reporter) -> None:
@@ -87,6 +90,11 @@ def _lookup(config: RunConfig, workspace: Location, reporter: Reporter) -> None:
 
 
 def _evaluate(config: RunConfig, workspace: Location, reporter: Reporter) -> None:
+    if config.evaluate.systems:
+        from pipelines.configured_systems import evaluate_systems
+
+        evaluate_systems(config, workspace, reporter=reporter)
+        return
     from pipelines.evaluate import evaluate
 
     evaluate(config, workspace, reporter=reporter)

@@ -64,7 +64,7 @@ def resolve_start(
                 f"cannot load model.start '{model.start}': {_first_line(error)} "
                 "(it may be small, scratch, a local folder, or a hub name where there is a network)"
             ) from error
-    if encoder.is_tuned:
+    if encoder.is_tuned and config.train.labels is None and config.train.objective != "protected":
         reporter.note(
             "start: WARNING: this is a tuned sentence encoder, where TSDAE works badly; start from its plain "
             "checkpoint and tune it (NLI, STS) afterwards"

@@ -118,10 +118,10 @@ class Measured:
     memory_mib: Sequence[float]
     gpu_memory_mib: Sequence[float]
 
-    def metrics(self, *, loss_unit: str, rate: float) -> dict[str, float]:
+    def metrics(self, *, loss_name: str, rate: float) -> dict[str, float]:
         """Values by name for a tracker; units are in the names."""
         values = {
-            f"train_loss_nats_per_{loss_unit}": self.loss,
+            f"train_loss_{loss_name}": self.loss,
             "learning_rate": rate,
             "gradient_norm": self.grad_norm,
             "tokens_per_s": self.tokens_per_s,
@@ -131,7 +131,7 @@ class Measured:
             "tokens_waiting_per_worker": self.tokens_waiting,
             "worker_peak_memory_mib": max(self.memory_mib),
         }
-        if loss_unit == "token":
+        if loss_name == "nats_per_token":
             values["target_token_share"] = self.target_token_share
         if any(self.gpu_memory_mib):
             values["gpu_peak_memory_mib"] = max(self.gpu_memory_mib)

@@ -11,7 +11,9 @@ from pipelines.train_job import Curve, History
 
 def curve_of(history: History, config: EarlyStopping) -> Curve:
     """The curve that the configured metric looks at."""
-    return history.retrieval_mrrs if config.metric == "retrieval" else history.validation_losses
+    if config.metric == "validation_loss":
+        return history.validation_losses
+    return history.task_scores if config.metric == "task" else history.retrieval_mrrs
 
 
 def best_step(history: History, config: EarlyStopping) -> int | None:
@@ -35,4 +37,4 @@ def has_stopped(history: History, config: EarlyStopping) -> bool:
 
 
 def _gain(value: float, before: float, config: EarlyStopping) -> float:
-    return value - before if config.metric == "retrieval" else before - value
+    return before - value if config.metric == "validation_loss" else value - before

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from pipelines.lanes import Chunk, LanePlan, chunks
 from pipelines.token_shards import RowSource, TokenRows
 from tsdae_core.batch import Batch
-from tsdae_core.examples import row_tokens
+from tsdae_core.examples import Examples, row_tokens
 from tsdae_core.objective import Objective, make_batches
 from tsdae_core.ragged import offsets_of
 
@@ -267,7 +267,7 @@ class _BatchMaker:
 
 def micro_batches(
     objective: Objective,
-    tokens: Any,
+    tokens: Examples,
     row_ids: NDArray[np.int64],
     *,
     seed: int,

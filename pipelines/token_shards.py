@@ -1,7 +1,8 @@
-"""The tokenize stage: token ids and word starts of every row, made once, the validation rows kept apart.
+"""The tokenize stage: token ids of every row, made once, the validation rows kept apart.
 
-Noise then works on ids; tokenising again in every epoch would cost far more than the noise itself.
-Output: `part-*.parquet` with row_id int64, ids list<int32>, word_starts list<bool>, and `validation/` alike.
+Rows are those of the corpus or, for a supervised objective, of `labels/`. Noise then works on ids; tokenising
+again in every epoch would cost far more than the noise itself. Output: `part-*.parquet` with the columns of
+`token_tables`, and `validation/` alike.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from numpy.typing import NDArray
 from pipelines.collection import read_shard
 from pipelines.config import RunConfig
 from pipelines.errors import InputError
+from pipelines.labels_read import text_column
 from pipelines.manifest import Manifest, ShardRecord, StageFolder, stable_hash
 from pipelines.prepare import write_parquet
 from pipelines.progress import Reporter
@@ -25,9 +27,10 @@ from pipelines.shards import ShardFunction, ShardRunner, run_shards
 from pipelines.start import START_FOLDER
 from pipelines.storage import Location
 from pipelines.texts import text_hash
+from pipelines.token_tables import from_table, labelled_texts, no_rows, to_table
+from tsdae_core.examples import Examples, row_tokens
 from tsdae_core.hashing import fold_key, keyed_uniform
-from tsdae_core.ragged import Ragged
-from tsdae_core.tokens import TokenizedTexts, tokenize_texts
+from tsdae_core.tokens import tokenize_texts
 
 TOKENS_FOLDER = "tokens"
 _VALIDATION_KEY = "validation"
@@ -36,14 +39,14 @@ _VALIDATION_KEY = "validation"
 def tokenize(
     config: RunConfig,
     workspace: Location,
-    corpus: Manifest,
+    rows: Manifest,
     start: Manifest,
-    corpus_folder: Location,
+    rows_folder: Location,
     *,
     reporter: Reporter,
     runner: ShardRunner = run_shards,
 ) -> Manifest:
-    """Runs the stage unless it is finished. `corpus` is the manifest of `corpus_folder`.
+    """Runs the stage unless it is finished. `rows` is the manifest of `rows_folder`: a corpus or labels.
 
     Raises:
         InputError: the held-out rows leave nothing to train on.
@@ -54,15 +57,16 @@ def tokenize(
         "validation_rows": config.train.validation_rows,
         "seed": config.seed,
     }
-    inputs = {"corpus": corpus.digest, "start": start.digest}
+    inputs = {rows.stage: rows.digest, "start": start.digest}
     stage = StageFolder(workspace / TOKENS_FOLDER, stage="tokens", config=settings, inputs=inputs)
     if (manifest := stage.finished()) is not None:
         return manifest
     stage.begin()
-    num_rows = corpus.counts["rows_kept"]
+    num_rows = rows.counts["rows_kept"]
     share = min(0.5, config.train.validation_rows / num_rows)
-    worker = _TokenizerTask(workspace, corpus_folder, share=share, config=config)
-    items: dict[str, dict[str, Any]] = {shard.name: {} for shard in corpus.shards}
+    num_texts = rows.counts.get("texts_per_row", 0)
+    worker = _TokenizerTask(workspace, rows_folder, num_texts, share=share, config=config)
+    items: dict[str, dict[str, Any]] = {shard.name: {} for shard in rows.shards}
     shards = runner(
         stage,
         "tokenize",
@@ -80,8 +84,14 @@ def tokenize(
 
 
 class _TokenizerTask:
-    def __init__(self, workspace: Location, corpus: Location, *, share: float, config: RunConfig):
-        self.workspace, self.corpus, self.share = workspace, corpus, share
+    """num_texts: of labelled rows; 0 for those of a corpus."""
+
+    def __init__(
+        self, workspace: Location, folder: Location, num_texts: int, *, share: float, config: RunConfig
+    ):
+        self.workspace, self.folder, self.share = workspace, folder, share
+        self.columns = [text_column(i) for i in range(num_texts)] or ["text"]
+        self.is_labelled = num_texts > 0
         self.seed = config.seed
         self.word_unit = config.model.word_unit
 
@@ -91,23 +101,29 @@ class _TokenizerTask:
         with (self.workspace / START_FOLDER).as_local_folder() as folder:
             encoder = SentenceEncoder.load(str(folder))
         tokenizer, max_tokens = encoder.tokenizer, encoder.max_tokens
-        output, corpus = self.workspace / TOKENS_FOLDER, self.corpus
+        output = self.workspace / TOKENS_FOLDER
 
         def work(name: str, _spec: Mapping[str, Any]) -> ShardRecord:
-            table = read_shard(corpus, name, ["row_id", "text"])
+            others = ["row_id", "label"] if self.is_labelled else ["row_id"]
+            table = read_shard(self.folder, name, [*others, *self.columns])
             row_ids = table.column("row_id").to_numpy()
-            texts = table.column("text").to_pylist()
-            tokens = tokenize_texts(texts, tokenizer, max_tokens=max_tokens, word_unit=self.word_unit)
-            held_out = _uniform(texts, self.seed) < self.share
+            texts = [table.column(column).to_pylist() for column in self.columns]
+            tokens = [
+                tokenize_texts(part, tokenizer, max_tokens=max_tokens, word_unit=self.word_unit)
+                for part in texts
+            ]
+            examples = labelled_texts(tokens, table.column("label")) if self.is_labelled else tokens[0]
+            # By the first text alone: rows that share a premise or an anchor are held out together.
+            held_out = _uniform(texts[0], self.seed) < self.share
             train, validation = np.flatnonzero(~held_out), np.flatnonzero(held_out)
             digests = [
-                write_parquet(place / f"{name}.parquet", _to_table(row_ids[rows], tokens.take(rows)))
+                write_parquet(place / f"{name}.parquet", to_table(row_ids[rows], examples.take(rows)))
                 for place, rows in ((output, train), (output / "validation", validation))
             ]
             counts = {
                 "train": len(train),
                 "validation": len(validation),
-                "tokens": int(tokens.ids.lengths.sum()),
+                "tokens": int(row_tokens(examples).sum()),
             }
             return ShardRecord(name=name, num_rows=len(row_ids), digest=stable_hash(digests), counts=counts)
 
@@ -122,32 +138,11 @@ def _uniform(texts: Sequence[str], seed: int) -> NDArray[np.float64]:
     return keyed_uniform(fold_key(seed, _VALIDATION_KEY), hashes)
 
 
-def _to_table(row_ids: NDArray[np.int64], tokens: TokenizedTexts) -> pa.Table:
-    offsets = pa.array(tokens.ids.offsets.astype(np.int32))
-    return pa.table(
-        {
-            "row_id": pa.array(row_ids),
-            "ids": pa.ListArray.from_arrays(offsets, pa.array(tokens.ids.values)),
-            "word_starts": pa.ListArray.from_arrays(offsets, pa.array(tokens.word_starts)),
-        }
-    )
-
-
-def from_table(table: pa.Table) -> tuple[NDArray[np.int64], TokenizedTexts]:
-    """Row ids int64[n] and tokens of a table with the stage's columns."""
-    table = table.combine_chunks()
-    lists = table.column("ids").combine_chunks()
-    lengths = np.diff(lists.offsets.to_numpy())
-    starts = table.column("word_starts").combine_chunks().flatten().to_numpy(zero_copy_only=False)
-    tokens = TokenizedTexts(Ragged(lists.flatten().to_numpy(), lengths.astype(np.int64)), starts)
-    return table.column("row_id").to_numpy(), tokens
-
-
 class RowSource(Protocol):
     """Training rows by global row number."""
 
-    def read(self, rows: NDArray[np.int64]) -> tuple[NDArray[np.int64], TokenizedTexts]:
-        """Row ids int64[n] and tokens of global row numbers int64[n], in the given order."""
+    def read(self, rows: NDArray[np.int64]) -> tuple[NDArray[np.int64], Examples]:
+        """Row ids int64[n] and rows of global row numbers int64[n], in the given order."""
 
 
 @dataclass(frozen=True)
@@ -155,11 +150,11 @@ class RowsInMemory:
     """Training rows held as they are (a `RowSource`)."""
 
     row_ids: NDArray[np.int64]
-    tokens: TokenizedTexts
+    examples: Examples
 
-    def read(self, rows: NDArray[np.int64]) -> tuple[NDArray[np.int64], TokenizedTexts]:
+    def read(self, rows: NDArray[np.int64]) -> tuple[NDArray[np.int64], Examples]:
         """As `RowSource`."""
-        return self.row_ids[rows], self.tokens.take(rows)
+        return self.row_ids[rows], self.examples.take(rows)
 
 
 @dataclass(frozen=True)
@@ -187,8 +182,8 @@ class TokenRows:
         """The same rows, read now."""
         return RowsInMemory(*self.read(np.arange(self.num_rows)))
 
-    def read(self, rows: NDArray[np.int64]) -> tuple[NDArray[np.int64], TokenizedTexts]:
-        """Row ids int64[n] and tokens of global row numbers int64[n], in the given order.
+    def read(self, rows: NDArray[np.int64]) -> tuple[NDArray[np.int64], Examples]:
+        """Row ids int64[n] and rows of global row numbers int64[n], in the given order.
 
         Reads only the row groups that hold them.
         """
@@ -203,7 +198,7 @@ class TokenRows:
             position[where] = np.arange(filled, filled + len(where))
             filled += len(where)
         if not tables:
-            return np.empty(0, np.int64), TokenizedTexts(Ragged.from_rows([]), np.empty(0, np.bool_))
+            return no_rows()
         row_ids, tokens = from_table(pa.concat_tables(tables))
         return row_ids[position], tokens.take(position)
 
@@ -221,11 +216,10 @@ class TokenRows:
         return table.take(pa.array(first[np.searchsorted(groups, group_of)] + within))
 
 
-def read_validation(workspace: Location, manifest: Manifest) -> tuple[NDArray[np.int64], TokenizedTexts]:
+def read_validation(workspace: Location, manifest: Manifest) -> tuple[NDArray[np.int64], Examples]:
     """All held-out rows; a bounded number by construction (train.validation_rows)."""
     folder = workspace / TOKENS_FOLDER / "validation"
     names = [shard.name for shard in manifest.shards if shard.counts["validation"]]
-    columns = ["row_id", "ids", "word_starts"]
     if not names:
-        return np.empty(0, np.int64), TokenizedTexts(Ragged.from_rows([]), np.empty(0, np.bool_))
-    return from_table(pa.concat_tables([read_shard(folder, name, columns) for name in names]))
+        return no_rows()
+    return from_table(pa.concat_tables([read_shard(folder, name) for name in names]))

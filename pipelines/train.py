@@ -1,4 +1,4 @@
-"""The train stage on the driver: starting encoder, tokens, one MLflow run, Ray Train, the encoder folder.
+"""The train stage on the driver: labels, starting encoder, tokens, one MLflow run, Ray Train, the encoder.
 
 Interrupted at any moment, the same command goes on from the last checkpoint: Ray Train finds it under a run
 name made of the stage's fingerprint, MLflow's run by the same fingerprint.
@@ -7,24 +7,28 @@ name made of the stage's fingerprint, MLflow's run by the same fingerprint.
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pyarrow.fs as pafs
 import ray.train
 
 from pipelines.config import RunConfig
 from pipelines.config_values import config_to_dict
+from pipelines.labels import LABELS_FOLDER, prepare_labels
 from pipelines.lanes import LanePlan
 from pipelines.manifest import Manifest, StageFolder
 from pipelines.progress import Reporter
 from pipelines.progress_board import new_board
 from pipelines.start import resolve_start
 from pipelines.storage import Location
+from pipelines.task_source import TaskSource
 from pipelines.token_shards import tokenize
 from pipelines.tracking import Tracker
 from pipelines.train_config import TrainConfig
 from pipelines.train_job import ENCODER_FOLDER, LOG_NAME, Training, TrainJob
 from pipelines.train_run import run_training
 from pipelines.training_record import log_training_artifacts, open_training_run
+from pipelines.validation_task import validation_source
 
 TRAINING_FOLDER = "training"
 _NAME_LENGTH = 16
@@ -59,13 +63,21 @@ def train(
         home: the run's own workspace, with the corpus and the tracking, where it is another one (phases).
 
     Raises:
-        InputError: the starting encoder, the settings or the tracking server cannot be used.
+        InputError: labelled rows, the starting encoder, the settings or the tracking server cannot be used.
     """
     home = home or workspace
+    validation = _validation(config.train)
+    rows, folder = corpus, home / "corpus"
+    if config.train.labels is not None:
+        rows, folder = prepare_labels(config.train, workspace, reporter=reporter), workspace / LABELS_FOLDER
     start = resolve_start(config, workspace, corpus, home / "corpus", reporter=reporter)
-    tokens = tokenize(config, workspace, corpus, start, home / "corpus", reporter=reporter)
-    settings = {key: value for key, value in config_to_dict(config.train).items() if key not in SPEED_ONLY}
+    tokens = tokenize(config, workspace, rows, start, folder, reporter=reporter)
     inputs = {"start": start.digest, "tokens": tokens.digest}
+    if config.train.labels is not None:
+        inputs["labels"] = rows.digest
+    if validation is not None:
+        inputs["validation_task"] = validation.fingerprint()
+    settings = _settings(config.train)
     stage = StageFolder(
         workspace / ENCODER_FOLDER, stage="encoder", config=settings | {"seed": config.seed}, inputs=inputs
     )
@@ -76,10 +88,10 @@ def train(
     _remove_other_runs(workspace, keep=stage.fingerprint[:_NAME_LENGTH])
     tracker = Tracker.of(config, home)
     run_id = open_training_run(
-        config, home, tracker, fingerprint=stage.fingerprint, corpus=corpus, start=start
+        config, home, tracker, fingerprint=stage.fingerprint, rows=rows, start=start, validation=validation
     )
     job = _job(config, workspace, tokens, tracker, run_id, name=stage.fingerprint[:_NAME_LENGTH])
-    _announce(config.train, job.plan, reporter)
+    _announce(job.config, job.plan, reporter)
     try:
         checkpoint = run_training(job, reporter=reporter)
         manifest = _take_encoder(stage, checkpoint)
@@ -91,6 +103,24 @@ def train(
     return manifest
 
 
+def _validation(config: TrainConfig) -> TaskSource | None:
+    """The task of early_stopping, read once so that a bad one fails before anything is done."""
+    source = validation_source(config.early_stopping.task)
+    if source is not None:
+        source.load()
+    return source
+
+
+def _settings(config: TrainConfig) -> dict[str, Any]:
+    """What a training computes depends on; the places of its inputs do not count, their digests do."""
+    settings = {key: value for key, value in config_to_dict(config).items() if key not in SPEED_ONLY}
+    if settings["labels"] is not None:
+        settings["labels"].pop("input")
+    if settings["early_stopping"]["task"] is not None:
+        settings["early_stopping"]["task"].pop("folder")
+    return settings
+
+
 def _job(
     config: RunConfig, workspace: Location, tokens: Manifest, tracker: Tracker, run_id: str, *, name: str
 ) -> TrainJob:
@@ -100,8 +130,9 @@ def _job(
 
 def _announce(config: TrainConfig, plan: LanePlan, reporter: Reporter) -> None:
     epochs = config.num_steps / plan.steps_per_epoch
+    unit = "sentences" if config.labels is None else "rows"
     reporter.note(
-        f"train: {config.objective}, {config.num_steps:,} steps of {config.batch_size} sentences "
+        f"train: {config.objective}, {config.num_steps:,} steps of {config.batch_size} {unit} "
         f"({epochs:.2f} passes over {plan.num_rows:,}), {config.num_workers} workers"
     )
 
@@ -121,6 +152,7 @@ def _take_encoder(stage: StageFolder, checkpoint: ray.train.Checkpoint) -> Manif
         "last_loss": log["losses"][-1][1],
         "validation_losses": log["validation_losses"],
         "retrieval_mrrs": log["retrieval_mrrs"],
+        "task_scores": log["task_scores"],
         "kept_step": log["kept_step"],
     }
     counts = {

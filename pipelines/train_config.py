@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from pipelines.collection_config import require
+from pipelines.labels_config import SUPERVISED, LabelsConfig
+from pipelines.stopping_config import EarlyStopping as EarlyStopping
 from tsdae_core.contrastive_tension import CtConfig
 from tsdae_core.mlm import MlmConfig
 from tsdae_core.objective import ObjectiveConfig
@@ -14,34 +16,19 @@ from tsdae_core.optim_config import OptimConfig
 from tsdae_core.protected import ProtectedConfig
 from tsdae_core.retromae import RetromaeConfig
 from tsdae_core.simcse import SimcseConfig
+from tsdae_core.supervised import NliConfig, PairsConfig, RankingConfig, StsConfig
 from tsdae_core.tsdae import TsdaeConfig
 
 _MAX_LANES = 64
 
 
 @dataclass(frozen=True, kw_only=True)
-class EarlyStopping:
-    """Stopping without labels, off in the paper.
-
-    metric: `retrieval` (the halves of held-out texts find each other, higher is better) or
-    `validation_loss` (lower is better); also what `train.keep: best` goes by.
-    patience: stop after this many validations in a row without a gain of more than min_delta; 0 never stops.
-    """
-
-    metric: Literal["retrieval", "validation_loss"] = "retrieval"
-    patience: int = 0
-    min_delta: float = 0.0
-
-    def __post_init__(self) -> None:
-        require(self.patience >= 0, "patience must not be negative; 0 never stops early")
-        require(self.min_delta >= 0, "min_delta must not be negative")
-
-
-@dataclass(frozen=True, kw_only=True)
 class TrainConfig:
     """Training. Defaults are the paper's: TSDAE, delete 0.6, batch 8, constant 3e-5, 100,000 steps.
 
-    batch_size: sentences per step over all workers together.
+    labels: the labelled rows of nli, sts, ranking and pairs, which are read instead of the corpus.
+    batch_size: sentences (rows, with labels) per step over all workers together.
+    num_epochs: passes after which the training ends where num_steps would go on; 0 for no such limit.
     num_lanes: fixed streams the corpus is cut into; the number of workers must divide it. 0 takes the
     greatest common divisor of batch_size and 64. Results do not depend on the number of workers.
     max_rows: train on at most so many rows of the corpus, a random sample; a smaller one is part of a larger
@@ -60,16 +47,24 @@ class TrainConfig:
     keep: which encoder is the result, that of the last step or of the best validation.
     """
 
-    objective: Literal["tsdae", "mlm", "simcse", "ct", "retromae", "protected"] = "tsdae"
+    objective: Literal[
+        "tsdae", "mlm", "simcse", "ct", "retromae", "protected", "nli", "sts", "ranking", "pairs"
+    ] = "tsdae"
     tsdae: TsdaeConfig = field(default_factory=TsdaeConfig)
     mlm: MlmConfig = field(default_factory=MlmConfig)
     simcse: SimcseConfig = field(default_factory=SimcseConfig)
     ct: CtConfig = field(default_factory=CtConfig)
     retromae: RetromaeConfig = field(default_factory=RetromaeConfig)
     protected: ProtectedConfig = field(default_factory=ProtectedConfig)
+    nli: NliConfig = field(default_factory=NliConfig)
+    sts: StsConfig = field(default_factory=StsConfig)
+    ranking: RankingConfig = field(default_factory=RankingConfig)
+    pairs: PairsConfig = field(default_factory=PairsConfig)
+    labels: LabelsConfig | None = None
     optim: OptimConfig = field(default_factory=OptimConfig)
     batch_size: int = 8
     num_steps: int = 100_000
+    num_epochs: int = 0
     num_lanes: int = 0
     max_rows: int = 0
     max_batch_tokens: int = 16_384
@@ -94,16 +89,21 @@ class TrainConfig:
             require(getattr(self, name) >= 1, f"{name} must be at least 1")
         for name in ("validate_every", "checkpoint_every", "log_every"):
             require(getattr(self, name) >= 1, f"{name} must be at least 1")
-        for name in ("validation_rows", "num_lanes", "max_rows", "cpus_per_worker", "gpus_per_worker"):
+        for name in ("validation_rows", "num_lanes", "num_epochs", "max_rows"):
+            require(getattr(self, name) >= 0, f"{name} must not be negative")
+        for name in ("cpus_per_worker", "gpus_per_worker"):
             require(getattr(self, name) >= 0, f"{name} must not be negative")
         require(self.max_failures >= -1, "max_failures must be at least -1 (no limit)")
         require(
             not (self.compile and self.strategy == "fsdp2"),
             "compile does not go with strategy fsdp2",
         )
+        self._check_labels()
+        stops = self.keep == "best" or self.early_stopping.patience > 0
         require(
-            self.validation_rows > 0 or (self.keep == "last" and self.early_stopping.patience == 0),
-            "keep=best and early_stopping need held-out rows; raise validation_rows",
+            self.validation_rows > 0 or self.early_stopping.metric == "task" or not stops,
+            "keep=best and early_stopping need held-out rows or a task; raise validation_rows, or set "
+            "early_stopping.metric to task",
         )
         require(
             self.batch_size % self.group_size == 0,
@@ -126,16 +126,37 @@ class TrainConfig:
             f"{self.batch_size}: use one of {', '.join(fitting)}, another batch_size or num_lanes",
         )
 
+    def _check_labels(self) -> None:
+        if self.objective not in SUPERVISED:
+            require(self.labels is None, f"objective {self.objective} reads no labels; leave labels out")
+            return
+        require(
+            self.labels is not None,
+            f"objective {self.objective} needs labelled rows: add a section labels with their input",
+        )
+        assert self.labels is not None
+        self.labels.check(self.objective)
+
     @property
     def loss_unit(self) -> str:
-        """What a loss is a mean over: `token` (target tokens), `sentence` or `pair`."""
+        """What a loss is a mean over: `token` (target tokens), `sentence`, `pair` or `anchor`."""
         units: dict[str, str] = {
             "tsdae": self.tsdae.loss_per,
             "protected": self.protected.tsdae.loss_per,
             "simcse": "sentence",
             "ct": "pair",
+            "nli": "pair",
+            "sts": "pair",
+            "pairs": "pair",
+            "ranking": "anchor",
         }
         return units.get(self.objective, "token")
+
+    @property
+    def loss_name(self) -> str:
+        """The loss with its unit, as in names of metrics: nats_per_token, squared_error_per_pair ..."""
+        measure = "squared_error" if self.objective in ("sts", "pairs") else "nats"
+        return f"{measure}_per_{self.loss_unit}"
 
     @property
     def chosen(self) -> ObjectiveConfig:

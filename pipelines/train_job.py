@@ -9,9 +9,11 @@ from pipelines.config import RunConfig
 from pipelines.lanes import LanePlan
 from pipelines.manifest import Manifest
 from pipelines.storage import Location
+from pipelines.task_source import TaskSource
 from pipelines.token_shards import TokenRows
 from pipelines.tracking import Tracker
 from pipelines.train_config import TrainConfig
+from pipelines.validation_task import validation_source
 from tsdae_core.objective import Objective, build_objective
 
 STATE_FOLDER = "state"
@@ -29,6 +31,7 @@ class Training:
 
     workspace: has `start/` and `tokens/`.
     storage: where this run's checkpoints are kept.
+    validation: the task of early_stopping, if there is one.
     """
 
     config: TrainConfig
@@ -38,6 +41,7 @@ class Training:
     tokens: Manifest
     plan: LanePlan
     objective: Objective
+    validation: TaskSource | None
 
     @staticmethod
     def of(config: RunConfig, workspace: Location, tokens: Manifest, *, storage: Location) -> Training:
@@ -48,19 +52,23 @@ class Training:
             tokenizer = SentenceEncoder.load(str(folder)).tokenizer
         train = config.train
         num_rows = TokenRows.open(workspace, tokens).num_rows
+        plan = LanePlan(
+            num_rows=min(num_rows, train.max_rows or num_rows),
+            batch_size=train.batch_size,
+            num_lanes=train.lanes,
+            seed=config.seed,
+        )
+        if train.num_epochs:
+            train = replace(train, num_steps=min(train.num_steps, train.num_epochs * plan.steps_per_epoch))
         return Training(
             config=train,
             seed=config.seed,
             workspace=workspace,
             storage=storage,
             tokens=tokens,
-            plan=LanePlan(
-                num_rows=min(num_rows, train.max_rows or num_rows),
-                batch_size=train.batch_size,
-                num_lanes=train.lanes,
-                seed=config.seed,
-            ),
+            plan=plan,
             objective=build_objective(train.objective, tokenizer=tokenizer, config=train.chosen),
+            validation=validation_source(train.early_stopping.task),
         )
 
 
@@ -84,6 +92,7 @@ class History:
     losses: Curve = field(default_factory=list)
     validation_losses: Curve = field(default_factory=list)
     retrieval_mrrs: Curve = field(default_factory=list)
+    task_scores: Curve = field(default_factory=list)
     stream_digest: int = 0
     num_sentences: int = 0
     num_target_tokens: int = 0
@@ -94,7 +103,7 @@ class History:
         """Back from the JSON of a checkpoint."""
         curves = {
             name: [(int(step), float(value)) for step, value in plain[name]]
-            for name in ("losses", "validation_losses", "retrieval_mrrs")
+            for name in ("losses", "validation_losses", "retrieval_mrrs", "task_scores")
         }
         window = [(float(loss), int(targets)) for loss, targets in plain["open_window"]]
         return History(**{**plain, **curves, "open_window": window})

@@ -43,6 +43,7 @@ from pipelines.train_job import (
     TrainJob,
 )
 from pipelines.train_links import Links, Stream
+from pipelines.validation_score import ValidationScore
 from tsdae_core.batch import Batch
 from tsdae_core.checkpoint import TrainingState, write_state
 from tsdae_core.encoder import SentenceEncoder
@@ -130,6 +131,9 @@ class _Worker:
         )
         self.feeding = Feeding()
         self.held_out = HeldOut(job, self.parallel, idle_batch=self.idle_batch)
+        self.task_score = None
+        if job.validation is not None:
+            self.task_score = ValidationScore(config, job.validation.load(), self.parallel)
 
     def _build(self) -> tuple[SentenceEncoder, ObjectiveModel]:
         """The starting encoder and the module around it; shards need the general path (`Parallel`)."""
@@ -265,7 +269,7 @@ class _Worker:
         measured = meter.summed(self.parallel)
         self.history.losses.append((done, measured.loss))
         rate = learning_rate(done - 1, config.num_steps, config.optim)
-        self.metrics.keep(done, measured.metrics(loss_unit=config.loss_unit, rate=rate))
+        self.metrics.keep(done, measured.metrics(loss_name=config.loss_name, rate=rate))
         self.feeding.add(meter)
         self._show(done, measured.note() + self._validation_note())
 
@@ -273,6 +277,7 @@ class _Worker:
         named = (
             ("validation loss", self.history.validation_losses),
             ("retrieval", self.history.retrieval_mrrs),
+            ("task", self.history.task_scores),
         )
         return "".join(f", {name} {curve[-1][1]:.3f}" for name, curve in named if curve)
 
@@ -283,7 +288,7 @@ class _Worker:
         return batch | {"row_ids": row_ids[:0]}  # nobody's negatives, where a loss compares rows
 
     def _validate(self, done: int) -> None:
-        """Measures the held-out rows; keeps the encoder where that is asked for and it is the best so far."""
+        """Measures held-out rows and validation task; keeps the best encoder so far, where asked for."""
         config, history = self.job.config, self.history
         self.parallel.model.eval()
         self.encoder.eval()
@@ -291,10 +296,14 @@ class _Worker:
         mrr = self.held_out.retrieval(self.encoder)
         if loss is not None:
             history.validation_losses.append((done, loss))
-            self.metrics.keep(done, {f"validation_loss_nats_per_{config.loss_unit}": loss})
+            self.metrics.keep(done, {f"validation_loss_{config.loss_name}": loss})
         if mrr is not None:
             history.retrieval_mrrs.append((done, mrr))
             self.metrics.keep(done, {"validation_retrieval_mrr": mrr})
+        if self.task_score is not None:
+            score = self.task_score(self.encoder)
+            history.task_scores.append((done, score))
+            self.metrics.keep(done, {"validation_task_score": score})
         if config.keep == "best" and best_step(history, config.early_stopping) == done:
             weights = self.parallel.weights()
             if self.rank == 0:

@@ -15,6 +15,7 @@ from pipelines.config_io import config_to_yaml
 from pipelines.config_values import config_to_dict
 from pipelines.manifest import MANIFEST_NAME, Manifest
 from pipelines.storage import Location
+from pipelines.task_source import TaskSource
 from pipelines.tracking import Tracker
 from pipelines.train_job import LOG_NAME
 
@@ -28,17 +29,25 @@ def open_training_run(
     tracker: Tracker,
     *,
     fingerprint: str,
-    corpus: Manifest,
+    rows: Manifest,
     start: Manifest,
+    validation: TaskSource | None,
 ) -> str:
-    """The training's run with its parameters and what it reads; found again after a restart."""
+    """The training's run with its parameters and what it reads; found again after a restart.
+
+    rows: the manifest of what is trained on, a corpus or labels.
+    """
     params = {key: without_credentials(str(value)) for key, value in flatten(config_to_dict(config)).items()}
     run_id = tracker.open_run(f"train-{fingerprint[:8]}", fingerprint=fingerprint, params=params)
-    tracker.log_input(
-        run_id, name="corpus", place=str(workspace / "corpus"), digest=corpus.digest, context="training"
-    )
+    labels = config.train.labels
+    place = str(workspace / "corpus") if labels is None else without_credentials(labels.input)
+    tracker.log_input(run_id, name=rows.stage, place=place, digest=rows.digest, context="training")
+    if validation is not None:
+        digest = validation.fingerprint()
+        name, place = f"validation {validation.title}", str(validation.place)
+        tracker.log_input(run_id, name=name, place=place, digest=digest, context="evaluation")
     tags = {
-        "tsdae.corpus": corpus.digest,
+        f"tsdae.{rows.stage}": rows.digest,
         "tsdae.start": start.digest,
         "tsdae.start_name": config.model.start,
     }
@@ -53,7 +62,7 @@ def log_training_artifacts(tracker: Tracker, run_id: str, encoder: Location, con
         "config.yaml": without_credentials(config_to_yaml(config)).encode(),
         MANIFEST_NAME: (encoder / MANIFEST_NAME).read_bytes(),
         LOG_NAME: (encoder / LOG_NAME).read_bytes(),
-        "loss.html": _loss_page(log, config.train.loss_unit).encode(),
+        "loss.html": _loss_page(log, config.train.loss_name).encode(),
     }
     with tempfile.TemporaryDirectory(prefix="tsdae-artifacts-") as folder:
         for name, data in texts.items():
@@ -62,9 +71,9 @@ def log_training_artifacts(tracker: Tracker, run_id: str, encoder: Location, con
             tracker.log_file(run_id, path)
 
 
-def loss_curves(log: dict[str, Any], loss_unit: str) -> list[Curve]:
+def loss_curves(log: dict[str, Any], loss_name: str) -> list[Curve]:
     """Training and validation loss by step, from a training log."""
-    label = f"loss (nats per {loss_unit})"
+    label = f"loss ({loss_name.replace('_', ' ')})"
     curves = [Curve(name="training", y_label=label, points=tuple(map(tuple, log["losses"])))]
     if log["validation_losses"]:
         points = tuple(map(tuple, log["validation_losses"]))
@@ -85,8 +94,8 @@ def without_credentials(text: str) -> str:
     return _CREDENTIALS.sub("***", text)
 
 
-def _loss_page(log: dict[str, Any], loss_unit: str) -> str:
-    plot = curve_plot(loss_curves(log, loss_unit))
+def _loss_page(log: dict[str, Any], loss_name: str) -> str:
+    plot = curve_plot(loss_curves(log, loss_name))
     return (
         '<!doctype html><html lang="en"><meta charset="utf-8">'
         f"<title>Loss</title><style>{STYLE}</style><body><main>{plot}</main></body></html>\n"

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Literal
 
+# How token states become the sentence vector.
+PoolingMode = Literal["cls", "mean", "max"]
 # How a backbone looks at a text when it encodes; every decoder is causal.
 Attention = Literal["bidirectional", "causal"]
 # How the modules that add the sentence vector start; `tsdae.TsdaeConfig` tells what it means.

@@ -76,6 +76,17 @@ def cached_vector_grads(model: InBatchModel, batches: Sequence[Batch]) -> tuple[
     return list(torch.split(grads, sizes)), float(loss.detach())
 
 
+def group_loss(model: InBatchModel, batches: Sequence[Batch]) -> LossSums:
+    """Return the loss of rows that see one another and nobody else, however they are cut into batches.
+
+    For validation: without gradients, with the model in eval mode.
+    """
+    vectors = torch.cat([model.vectors(batch) for batch in batches])
+    own = [model.own_loss(batch) for batch in batches]
+    loss = model.in_batch_loss(vectors, batches) + sum(sums.loss_sum for sums in own)
+    return LossSums(loss, sum(sums.num_targets for sums in own))
+
+
 def seed_micro_batch(base_seed: int, index: int) -> None:
     """Key torch's generators by the step's seed and the place of the micro-batch."""
     torch.manual_seed(fold_key("micro-batch", base_seed, index) >> 1)

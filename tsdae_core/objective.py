@@ -24,6 +24,8 @@ from tsdae_core.simcse import SimcseConfig, SimcseObjective
 from tsdae_core.supervised import (
     NliConfig,
     NliObjective,
+    PairsConfig,
+    PairsObjective,
     RankingConfig,
     RankingObjective,
     StsConfig,
@@ -45,6 +47,7 @@ ObjectiveConfig = (
     | ProtectedConfig
     | RetromaeConfig
     | NliConfig
+    | PairsConfig
     | RankingConfig
     | StsConfig
 )
@@ -133,5 +136,6 @@ _OBJECTIVES: dict[str, tuple[Callable[[PreTrainedTokenizerFast, Any], Objective]
     "ct": (CtObjective, CtConfig),
     "nli": (NliObjective, NliConfig),
     "sts": (StsObjective, StsConfig),
+    "pairs": (PairsObjective, PairsConfig),
     "ranking": (RankingObjective, RankingConfig),
 }

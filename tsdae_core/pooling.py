@@ -8,13 +8,12 @@ Shapes: B sentences, T packed tokens, D width.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-PoolingMode = Literal["cls", "mean", "max"]
+from tsdae_core.choices import PoolingMode as PoolingMode
 
 
 def pool(hidden_TD: Tensor, first_B: Tensor, row_T: Tensor, *, mode: PoolingMode) -> Tensor:

@@ -97,8 +97,9 @@ def training_step(
             with _autocast(model, autocast_dtype):
                 sums: LossSums = model(batch, vector_grads[index]) if vector_grads else model(batch)
             (sums.loss_sum * (factor * world_size / global_num_targets)).backward()  # type: ignore[no-untyped-call]
-        loss_sum += float(sums.loss_sum.detach())
-        num_targets += int(sums.num_targets)
+        if factor:  # rows that only stand in are nobody's loss
+            loss_sum += float(sums.loss_sum.detach())
+            num_targets += int(sums.num_targets)
     grad_norm = clip_gradients(model.parameters(), max_norm=max_grad_norm)
     optimizer.step()
     return StepStats(loss_sum, num_targets, grad_norm)

@@ -1,7 +1,7 @@
-"""The supervised SBERT objectives (Reimers and Gurevych 2019, arXiv 1908.10084): NLI, STS and ranking.
+"""The supervised SBERT objectives (Reimers and Gurevych 2019, arXiv 1908.10084): NLI, STS, pairs, ranking.
 
-Rows hold two or more texts (`examples.LabelledTexts`). Owns the settings and batches of the three; losses and
-models are `supervised_models`'. Knows nothing of files or of stopping.
+Rows hold two or more texts (`examples.LabelledTexts`). Owns their settings and batches; losses and models are
+`supervised_models`'. Knows nothing of files or of stopping.
 """
 
 from __future__ import annotations
@@ -47,6 +47,11 @@ class StsConfig:
 
 
 @dataclass(frozen=True, kw_only=True)
+class PairsConfig:
+    """Regression of the cosine on labels in [0, 1]: 1 is equal meaning, 0 is different meaning."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class RankingConfig:
     """Multiple-negatives ranking; ``temperature`` divides the cosine (0.05: a scale of 20)."""
 
@@ -58,7 +63,7 @@ class RankingConfig:
 
 
 class _RowObjective(ABC):
-    """What the three share: framed texts column after column, rows as targets."""
+    """What all share: framed texts column after column, rows as targets."""
 
     group_size = 1
 
@@ -127,6 +132,28 @@ class StsObjective(_RowObjective):
         from tsdae_core.supervised_models import StsModel
 
         return StsModel(encoder, max_score=self.config.max_score)
+
+
+class PairsObjective(_RowObjective):
+    """Squared error of the cosine against 1 for equal meaning and 0 for different meaning."""
+
+    name = "pairs"
+
+    def __init__(self, tokenizer: PreTrainedTokenizerFast, config: PairsConfig) -> None:
+        super().__init__(tokenizer)
+        self.config = config
+
+    def check(self, tokens: LabelledTexts) -> None:
+        """Refuse anything but pairs with labels in [0, 1]."""
+        labels = _labels_of_pairs(tokens, self.name)
+        if not ((labels >= 0) & (labels <= 1)).all():
+            raise ValueError(f"pairs need labels in [0, 1], got {labels.min()} to {labels.max()}")
+
+    def build_model(self, encoder: SentenceEncoder, *, seed: int) -> StsModel:  # noqa: ARG002
+        """Wrap the encoder (not a copy); there is nothing else to train."""
+        from tsdae_core.supervised_models import StsModel
+
+        return StsModel(encoder, max_score=1.0)
 
 
 class RankingObjective(_RowObjective):

@@ -31,6 +31,10 @@ def noise(
     workspace: Workspace = DEFAULT_WORKSPACE,
     show: Annotated[int, typer.Option(min=0, help="Number of examples to print.")] = 5,
     epoch: Annotated[int, typer.Option(min=0, help="Which epoch's noise, from 0.")] = 0,
+    phase: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", help="Which phase of a recipe with phases.", show_default=False),
+    ] = None,
     output: Annotated[
         str | None,
         typer.Option("--output", "-o", metavar="FOLDER", help="Write the whole epoch there as Parquet."),
@@ -41,17 +45,18 @@ def noise(
     from pipelines.noise_epoch import noise_examples, recorded_config
 
     resolved = recorded_config(workspace) if config is None else load_config(config, overrides or ())
-    settings = resolved.train.tsdae.noise
+    trainings = {each.name: each.train for each in resolved.phases}
+    settings = trainings.get(phase or "", resolved.train).tsdae.noise
     console = Console(highlight=False, soft_wrap=True)
     if show:
-        examples = noise_examples(resolved, num=show, epoch=epoch)
+        examples = noise_examples(resolved, num=show, epoch=epoch, phase=phase)
         console.print(
             f"{settings.kind} {settings.ratio:g}, seed {resolved.seed}, epoch {epoch}", markup=False
         )
         for example in examples:
             _print(console, example)
     if output is not None:
-        _write(resolved, output, epoch)
+        _write(resolved, output, epoch, phase)
 
 
 def _print(console: Console, example: Example) -> None:
@@ -73,7 +78,7 @@ def _trimmed(text: Text) -> Text:
     return text
 
 
-def _write(config: RunConfig, output: str, epoch: int) -> None:
+def _write(config: RunConfig, output: str, epoch: int, phase: str | None) -> None:
     from pipelines.cluster import connected
     from pipelines.noise_epoch import write_epoch
     from pipelines.progress import Reporter
@@ -82,6 +87,6 @@ def _write(config: RunConfig, output: str, epoch: int) -> None:
 
     reporter = Reporter()
     with only_one(Location.parse(config.workspace)), connected(config):
-        manifest = write_epoch(config, Location.parse(output), epoch=epoch, reporter=reporter)
+        manifest = write_epoch(config, Location.parse(output), epoch=epoch, reporter=reporter, phase=phase)
     counts = manifest.counts
     reporter.note(f"noise: {counts['sentences']:,} sentences of {counts['steps']:,} steps in {output}")

@@ -32,6 +32,9 @@ def print_summary(config: RunConfig, console: Console) -> None:
     """Scores, examples, where everything is, and what to try next."""
     workspace = Location.parse(config.workspace)
     report = workspace / "report"
+    if config.evaluate.systems:
+        print_comparison(report, console)
+        return
     example = None
     if (report / "report.json").exists():
         content = (report / "report.json").read_json()

@@ -14,6 +14,8 @@ import filelock
 from pipelines.collection import finished_manifest
 from pipelines.config import RunConfig
 from pipelines.config_values import config_to_dict
+from pipelines.label_rule import LabelRule
+from pipelines.labels import LABELS_FOLDER, prepare_labels
 from pipelines.manifest import Manifest, stable_hash
 from pipelines.prepare import prepare
 from pipelines.progress import Reporter
@@ -56,6 +58,8 @@ def material_name(config: RunConfig, corpus: Manifest) -> str:
     """The folder of what a training begins with; names what `make_material` depends on."""
     model = config_to_dict(config.model)
     parts = [model, config.seed, config.train.validation_rows, corpus.digest]
+    if config.train.labels is not None:
+        parts += [config_to_dict(config.train.labels), config_to_dict(LabelRule.of(config.train))]
     return stable_hash(parts)[:_NAME_CHARS]
 
 
@@ -68,9 +72,11 @@ def make_material(config: RunConfig, place: Location, home: Location, *, reporte
     alone = replace(config, phases=())
     with locked(place):
         start = resolve_start(alone, place, corpus, home / "corpus", reporter=reporter)
-        return tokenize(
-            alone, place, corpus, start, home / "corpus", reporter=reporter, runner=run_shards_here
-        )
+        rows, folder = corpus, home / "corpus"
+        if config.train.labels is not None:
+            rows = prepare_labels(config.train, place, reporter=reporter, runner=run_shards_here)
+            folder = place / LABELS_FOLDER
+        return tokenize(alone, place, rows, start, folder, reporter=reporter, runner=run_shards_here)
 
 
 @contextmanager

@@ -10,7 +10,8 @@ import pyarrow.parquet as pq
 from rich.console import Console
 
 from pipelines.progress import Reporter
-from pipelines.token_shards import TokenRows, _to_table
+from pipelines.token_shards import TokenRows
+from pipelines.token_tables import to_table
 from tsdae_core.ragged import Ragged
 from tsdae_core.tokens import TokenizedTexts
 
@@ -41,7 +42,7 @@ def write_token_shards(folder, shards, *, row_group_rows=4_096):
     names = [f"part-{i:05d}" for i in range(len(shards))]
     for name, (row_ids, tokens) in zip(names, shards, strict=True):
         path = Path((folder / f"{name}.parquet").path)
-        pq.write_table(_to_table(row_ids, tokens), path, row_group_size=row_group_rows)
+        pq.write_table(to_table(row_ids, tokens), path, row_group_size=row_group_rows)
     return TokenRows(folder, names, [len(row_ids) for row_ids, _ in shards])
 
 

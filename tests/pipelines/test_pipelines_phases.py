@@ -1,59 +1,42 @@
-"""A recipe of phases on Ray: handed on, resumed, and redone from the phase that changed."""
+"""A recipe of phases on Ray: handed on, redone from what changed, equal for any number of workers."""
 
 import json
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from labelled_builders import prepare_and_train, small_config, small_train, write_labels
 from pipeline_builders import quiet_reporter
+from safetensors.numpy import load_file
+from train_here import without_ray
 
-from pipelines.collection_config import CollectionConfig
-from pipelines.config import RunConfig
 from pipelines.local_training import train_here
 from pipelines.manifest import read_manifest
-from pipelines.model_config import ModelConfig
 from pipelines.phase_config import PhaseConfig
 from pipelines.run import run_stages
 from pipelines.storage import Location
-from pipelines.train_config import TrainConfig
+from pipelines.tracking import Tracker
 from pipelines.train_job import Training
 from tsdae_core.encoder import SentenceEncoder
 from tsdae_core.optim import OptimConfig
-from tsdae_core.scratch import ScratchConfig
 
 pytestmark = pytest.mark.usefixtures("ray_cluster")
-
-
-def small_train(objective, *, num_steps=3):
-    return TrainConfig(
-        objective=objective, num_steps=num_steps, batch_size=8, validation_rows=8, optim=OptimConfig(lr=1e-3)
-    )
-
-
-@pytest.fixture
-def config(tmp_path):
-    rng = np.random.default_rng(0)
-    words = ["ba", "kori", "mi", "tula", "se", "rin", "po", "da"]
-    lines = [" ".join(rng.choice(words, size=2 + i % 6)) + f" {i}" for i in range(60)]
-    (tmp_path / "corpus.txt").write_text("\n".join(lines) + "\n")
-    scratch = ScratchConfig(
-        num_layers=1, hidden_size=16, num_heads=2, intermediate_size=32, vocab_size=80, max_tokens=24
-    )
-    phases = [PhaseConfig(name=name, train=small_train(name)) for name in ("mlm", "simcse")]
-    return RunConfig(
-        workspace=str(tmp_path / "work"),
-        corpus=CollectionConfig(input=str(tmp_path / "corpus.txt")),
-        model=ModelConfig(start="scratch", max_tokens=24, scratch=scratch),
-        phases=tuple(phases),
-    )
 
 
 def run(config, *stages):
     reporter, written = quiet_reporter()
     run_stages(stages, config, reporter=reporter)
     return written.getvalue()
+
+
+def dataset_names(config):
+    """What each run in MLflow says that it read."""
+    tracker = Tracker.of(config, Location.parse(config.workspace))
+    runs = tracker.client().search_runs([tracker.experiment_id()])
+    return sorted(one.dataset.name for run in runs for one in run.inputs.dataset_inputs)
 
 
 class KilledError(Exception):
@@ -90,11 +73,18 @@ def _a_training_in_this_process_gives_the_same(config, place):
     assert logs[0] == logs[1]
 
 
-def test_each_phase_starts_from_the_last_and_only_what_changed_is_redone(config):
+def test_each_phase_starts_from_the_last_and_only_what_changed_is_redone(tmp_path, monkeypatch):
+    """MLM on the corpus, then ranking by two workers, whose loss compares the rows of both."""
+    labels = write_labels(tmp_path / "pairs.jsonl", "ranking")
+    # A large epsilon: vectors that hardly differ yet round apart, which Adam would blow up.
+    ranking = small_train("ranking", labels=labels, num_workers=2, optim=OptimConfig(lr=1e-3, eps=1e-2))
+    phases = [PhaseConfig(name="mlm", train=small_train("mlm")), PhaseConfig(name="pairs", train=ranking)]
+    config = small_config(tmp_path, phases=phases)
     work = Path(config.workspace)
     first = run(config, "prepare", "train")
     assert "phase 1/2: mlm" in first
-    assert "phase 2/2: simcse" in first
+    assert "phase 2/2: pairs" in first
+    assert dataset_names(config) == ["corpus", "labels"]
     handed_on = SentenceEncoder.load(work / "phases/mlm/encoder")
     start = SentenceEncoder.load(work / "start")
     assert start.fingerprint() == handed_on.fingerprint()
@@ -105,10 +95,21 @@ def test_each_phase_starts_from_the_last_and_only_what_changed_is_redone(config)
     log = json.loads((work / "encoder/training_log.json").read_text())
     assert log["num_steps"] == 3
     _a_training_in_this_process_gives_the_same(config, work / "phases/mlm")
+    weights = load_file(work / "encoder/model.safetensors")
     again = run(config, "train")
     assert again.count("up to date, 3 steps") == 2
-    longer = PhaseConfig(name="simcse", train=small_train("simcse", num_steps=4))
+    longer = PhaseConfig(name="pairs", train=replace(ranking, num_steps=4))
     changed = replace(config, phases=(config.phases[0], longer), train=longer.train)
     third = run(changed, "train")
     assert third.count("up to date, 3 steps") == 1
     assert json.loads((work / "encoder/training_log.json").read_text())["num_steps"] == 4
+
+    shutil.rmtree(work / "encoder")
+    without_ray(monkeypatch)
+    alone = PhaseConfig(name="pairs", train=replace(ranking, num_workers=1))
+    prepare_and_train(replace(config, phases=(config.phases[0], alone), train=alone.train))
+    by_one = json.loads((work / "encoder/training_log.json").read_text())
+    assert by_one["stream_digest"] == log["stream_digest"]
+    np.testing.assert_allclose(by_one["validation_losses"], log["validation_losses"], atol=1e-4)
+    for name, value in load_file(work / "encoder/model.safetensors").items():
+        np.testing.assert_allclose(value, weights[name], atol=1e-5, err_msg=name)

@@ -114,7 +114,7 @@ def test_padding_waiting_and_memory_are_measured_and_told(padded, share):
     assert f"padding {share}" in note
     assert "waiting for data 20% (500 tokens ready)" in note
     assert measured.memory_mib[0] > 50
-    metrics = measured.metrics(loss_unit="token", rate=0.1)
+    metrics = measured.metrics(loss_name="nats_per_token", rate=0.1)
     assert metrics["tokens_per_s"] == pytest.approx(2.8, rel=0.05)
     assert metrics["starved_share"] == pytest.approx(0.2, rel=0.05)
     feeding = Feeding(first_batch_s=3)

@@ -9,7 +9,8 @@ from pipeline_builders import make_tokens, random_rows, write_token_shards
 
 from pipelines.manifest import Manifest, ShardRecord
 from pipelines.storage import Location
-from pipelines.token_shards import TOKENS_FOLDER, TokenRows, _to_table, from_table, read_validation
+from pipelines.token_shards import TOKENS_FOLDER, TokenRows, read_validation
+from pipelines.token_tables import from_table, to_table
 
 SIZES = (50, 1, 20, 37)
 
@@ -83,7 +84,7 @@ def test_only_the_row_groups_that_hold_the_rows_are_read(opened, monkeypatch):
 def test_a_table_gives_back_the_tokens_it_was_made_of(rows, first_id):
     tokens = make_tokens(rows)
     row_ids = np.arange(first_id, first_id + len(rows), dtype=np.int64)
-    table = _to_table(row_ids, tokens)
+    table = to_table(row_ids, tokens)
     half = len(rows) // 2
     for whole in (table, pa.concat_tables([table.slice(0, half), table.slice(half)])):
         ids, read = from_table(whole)

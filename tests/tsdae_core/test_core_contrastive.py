@@ -124,14 +124,16 @@ def test_nli_softmax_equals_the_reference(texts, tokenizer, encoder, tmp_path):
     torch.testing.assert_close(model.classifier.weight.grad, loss.classifier.weight.grad)
 
 
-def test_sts_regression_equals_the_reference(texts, tokenizer, encoder, tmp_path):
-    objective = build_objective("sts", tokenizer=tokenizer)
+@pytest.mark.parametrize(("name", "scale"), [("sts", 5), ("pairs", 1)])
+def test_regression_of_the_cosine_equals_the_reference(texts, tokenizer, encoder, tmp_path, name, scale):
+    objective = build_objective(name, tokenizer=tokenizer)
     rows = rows_for("sts", texts, tokenizer)
+    rows = LabelledTexts(rows.columns, rows.labels * np.float32(scale / 5))
     model = objective.build_model(encoder, seed=0).train()
     ours = loss_of(objective, model, rows)
     reference = core_losses.reference_of(encoder, tmp_path)
     pair = [core_losses.features(texts[k * ROWS : (k + 1) * ROWS], reference) for k in range(2)]
-    expected = losses.CosineSimilarityLoss(reference)(pair, torch.from_numpy(rows.labels / 5))
+    expected = losses.CosineSimilarityLoss(reference)(pair, torch.from_numpy(rows.labels / scale))
     expected.backward()
     assert ours == pytest.approx(expected.item(), abs=1e-6)
     core_losses.assert_encoder_gradients_equal(model, reference)

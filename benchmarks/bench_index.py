@@ -41,6 +41,7 @@ from indexing.plan import plan_index
 SLICE_S = 0.5
 LEAST_RECALL = 0.85
 SWEEP_QUERIES = 300
+ROUNDS = "rounds"
 MAX_TIMED_SETTINGS = 8
 
 
@@ -182,7 +183,7 @@ def sweep(
     elif len(front) > MAX_TIMED_SETTINGS:
         near = {min(front, key=lambda one: abs(recalls[one] - wanted)) for wanted in _wanted_recalls()}
         front = [setting for setting in front if setting in near]
-    keep(system, folder, result | {"recall": recalls, "timed": front, "rounds": []})
+    keep(system, folder, result | {"recall": recalls, "timed": front})
 
 
 def _wanted_recalls() -> list[float]:
@@ -198,9 +199,11 @@ def measured(found: np.ndarray[Any, np.dtype[np.int64]], truth: Hits) -> float:
 def time_in_rounds(
     opened: dict[str, Search], queries: Vectors, truth: Hits, folder: Path, *, num_rounds: int
 ) -> None:
-    """Every timed setting of every system once a round, each on as many queries as its slice allows."""
+    """Every timed setting of every system once a round, each on as many queries as its slice allows.
+
+    Rounds are kept, and gone on with, for the very same settings only: rates are compared within a round.
+    """
     todo = [(name, setting) for name in opened for setting in result_of(name, folder)["timed"]]
-    begun = min((len(result_of(name, folder)["rounds"]) for name in opened), default=num_rounds)
     counts: dict[tuple[str, str], int] = {}
     for name, setting in todo:
         started_s = time.monotonic()
@@ -211,17 +214,17 @@ def time_in_rounds(
         if setting not in result.setdefault("recall_all", {}):
             result["recall_all"][setting] = measured(opened[name](queries, setting, 1), truth)
             keep(name, folder, result)
-    for number in range(begun, num_rounds):
+    kept = result_of(ROUNDS, folder)
+    if kept.get("of") != [list(pair) for pair in todo]:
+        kept = {"of": todo, "rounds": []}
+    for number in range(len(kept["rounds"]), num_rounds):
         order = np.random.default_rng(number).permutation(len(todo))
         found: dict[str, dict[str, list[float]]] = {name: {} for name in opened}
         for place in order.tolist():
             name, setting = todo[place]
-            few = queries[: counts[name, setting]]
-            found[name][setting] = rates(opened[name], few, setting)
-        for name in opened:
-            result = result_of(name, folder)
-            if len(result["rounds"]) == number:
-                keep(name, folder, result | {"rounds": [*result["rounds"], found[name]]})
+            found[name][setting] = rates(opened[name], queries[: counts[name, setting]], setting)
+        kept["rounds"].append(found)
+        keep(ROUNDS, folder, kept)
         print(f"round {number + 1} of {num_rounds}", flush=True)
 
 
@@ -243,10 +246,10 @@ def rates(search: Search, queries: Vectors, setting: str) -> list[float]:
 
 def points_of(system: System, folder: Path) -> list[dict[str, Any]]:
     """The measured settings of a system: recall, and the medians of its rates."""
-    result = result_of(system, folder)
+    result, rounds = result_of(system, folder), result_of(ROUNDS, folder)["rounds"]
     points = []
     for setting in result["timed"]:
-        values = np.array([one[setting] for one in result["rounds"]])
+        values = np.array([one[system.name][setting] for one in rounds])
         cpu, clock, two = np.median(values, axis=0).tolist()
         spread = float(np.ptp(values[:, 0]) / cpu)
         recall = result["recall_all"][setting]

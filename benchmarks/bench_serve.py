@@ -68,6 +68,7 @@ def main() -> None:
     parser.add_argument("--num-queries", type=int, default=200)
     parser.add_argument("--modes", nargs="+", default=["dense", "hybrid"])
     parser.add_argument("--max-waiting", type=int, default=48)
+    parser.add_argument("--replicas", type=int, default=1)
     options = parser.parse_args()
     if not (Path(options.workspace) / "lookup" / "manifest.json").exists():
         print(f"no finished workspace at {options.workspace}: run `make quickstart` first")
@@ -75,13 +76,16 @@ def main() -> None:
     searcher = Searcher.open(options.workspace)
     queries = sample_queries(searcher, options.num_queries)
     offline = {mode: offline_answers(searcher, queries, mode) for mode in options.modes}
-    serve = ServeConfig(port=free_port(), max_waiting=options.max_waiting, poll_s=3600)
+    serve = ServeConfig(
+        port=free_port(), max_waiting=options.max_waiting, poll_s=3600, num_replicas=options.replicas
+    )
     config = RunConfig(workspace=options.workspace, serve=serve)
     print(f"{platform.machine()}, {os.cpu_count()} cores, {len(searcher.documents):,} documents, k = {K}, ")
-    print(f"1 replica, at most {serve.max_waiting} requests inside, {options.seconds:g} s per level\n")
+    print(f"replicas: {serve.num_replicas}, at most {serve.max_waiting} requests inside, ", end="")
+    print(f"{options.seconds:g} s per level\n")
     print("| mode | clients | queries/s | p50 ms | p95 ms | p99 ms | answers | 429 | errors | wrong |")
     print("|---|---|---|---|---|---|---|---|---|---|")
-    with connected(config, replicas_cpus=1), running(config):
+    with connected(config, replicas_cpus=options.replicas), running(config):
         for mode in options.modes:
             ask_all(serve.port, 4, 1.0, mode, queries, offline[mode])
             for concurrency in LEVELS:

@@ -59,6 +59,8 @@ def _start(config: RunConfig, *, num_cpus: int) -> None:
     try:
         if address is None:
             os.environ.setdefault("RAY_AUTH_MODE", "disabled")
+            # An actor that waits for notices of a cloud, and costs seconds at each start of train workers.
+            os.environ.setdefault("RAY_TRAIN_ENABLE_PREEMPTION_WATCHER", "0")
             num_cpus = config.cluster.num_cpus or max(os.cpu_count() or 1, num_cpus)
             with _silent_stderr() if quiet else nullcontext():
                 ray.init(
@@ -69,8 +71,8 @@ def _start(config: RunConfig, *, num_cpus: int) -> None:
                 )
         else:
             ray.init(address=address, logging_level=logging.WARNING, log_to_driver=False)
-    except (ConnectionError, RuntimeError, OSError, TimeoutError) as error:
-        reason = str(error).strip().splitlines()[0]
+    except Exception as error:  # a start that takes too long raises nothing more special
+        reason = next(iter(str(error).strip().splitlines()), type(error).__name__)
         if address is None:
             raise InputError(f"Ray could not start on this machine: {reason}") from error
         raise InputError(f"cannot reach a Ray cluster at '{address}': {reason}") from error

@@ -1,4 +1,4 @@
-"""A cluster of real local nodes, and a training on it that nothing disturbs."""
+"""A cluster of real local nodes, and a training on it that nothing disturbs, for all files of this folder."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Nodes:
         self.workers.append(self.cluster.add_node(num_cpus=4))
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="package")
 def nodes() -> Iterator[Nodes]:
     import ray
     from ray.cluster_utils import Cluster
@@ -50,7 +50,7 @@ class Undisturbed:
     told: str
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="package")
 def undisturbed(nodes: Nodes, tmp_path_factory: pytest.TempPathFactory) -> Undisturbed:
     folder: Path = tmp_path_factory.mktemp("undisturbed")
     write_corpus(folder)

@@ -120,13 +120,13 @@ def killing(
         workspace = Path(config.workspace)
         found: list[psutil.Process] = []
         while not over.is_set():
-            # Looking takes longer than a few steps do, so it is done beforehand.
+            # Looking takes longer than a few steps do, so it is done beforehand, and not all the time.
             found = [process for process in found if process.is_running()] or processes(process_name)
             if found and any(workspace.glob(when)):
                 killed.append(found[0].pid)
                 found[0].kill() if act is None else act(found[0])
                 return
-            time.sleep(0.005)
+            time.sleep(0.005 if found else 0.05)
 
     thread = threading.Thread(target=watch, daemon=True)
     thread.start()

@@ -1,0 +1,64 @@
+"""What a cluster that is not there, too small or closed looks like: one line each."""
+
+from __future__ import annotations
+
+import http.server
+import threading
+
+import pytest
+import ray
+
+from pipelines.cluster import check_cpus, connected
+from pipelines.collection_config import CollectionConfig
+from pipelines.config import ClusterConfig, RunConfig
+from pipelines.errors import InputError
+from pipelines.submit import submit
+from pipelines.train_config import TrainConfig
+
+
+def test_a_start_that_takes_too_long_is_one_line(monkeypatch):
+    """What Ray raises then is an Exception and nothing more special (`ray/_private/node.py`)."""
+
+    def slow(**_):
+        raise Exception("The current node timed out during startup. This could happen because ...\nmore")
+
+    monkeypatch.setattr(ray, "init", slow)
+    with pytest.raises(InputError) as caught, connected(RunConfig()):
+        pass
+    assert str(caught.value).startswith(
+        "Ray could not start on this machine: The current node timed out during startup."
+    )
+    assert "\n" not in str(caught.value)
+    elsewhere = RunConfig(cluster=ClusterConfig(address="ray://head:10001"))
+    unreachable = pytest.raises(InputError, match="cannot reach a Ray cluster at 'ray://head:10001'")
+    with unreachable, connected(elsewhere):
+        pass
+
+
+def test_a_cluster_with_too_few_cpus_is_told_with_the_numbers(monkeypatch):
+    monkeypatch.setattr(ray, "cluster_resources", lambda: {"CPU": 4.0})
+    with pytest.raises(InputError) as caught:
+        check_cpus(RunConfig(train=TrainConfig(num_workers=8)))
+    assert str(caught.value) == (
+        "the Ray cluster has 4 CPUs and this run needs 10: 8 train workers x 1 and 2 for ingest; lower "
+        "train.num_workers or train.cpus_per_worker, raise cluster.num_cpus, or use a larger cluster"
+    )
+
+
+def test_a_job_server_that_asks_for_a_token_is_told(tmp_path):
+    class Closed(http.server.BaseHTTPRequestHandler):
+        def do_GET(self):
+            self.send_response(401)
+            self.end_headers()
+
+        def log_message(self, *_):
+            pass
+
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Closed)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    config = RunConfig(workspace="s3://bucket/work", corpus=CollectionConfig(input="s3://bucket/rows"))
+    try:
+        with pytest.raises(InputError, match="asks for a token: export RAY_AUTH_MODE=token"):
+            submit(config, address=f"http://127.0.0.1:{server.server_port}")
+    finally:
+        server.shutdown()

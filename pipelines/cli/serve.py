@@ -5,7 +5,9 @@ from __future__ import annotations
 import os
 import signal
 import threading
+from collections.abc import Callable
 from pathlib import Path
+from types import FrameType
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -40,24 +42,40 @@ def serve(
 ) -> None:
     """Answer searches over HTTP, with a page for people, until interrupted (Ctrl-C)."""
     from pipelines.cluster import connected
-    from pipelines.service.deploy import API_KEY_VARIABLE, running
+    from pipelines.service.deploy import running
 
-    config = _config(arguments or [], workspace)
     console = Console(stderr=True, highlight=False, soft_wrap=True)
+    config = _config(arguments or [], workspace)
+    _on_signals(_interrupt)
+    try:
+        with connected(config, replicas_cpus=config.serve.num_replicas * config.serve.cpus_per_replica):
+            _on_signals(_interrupt)  # Ray put a handler of its own when it started
+            with running(config) as address:
+                _serve(config, address, console)
+            console.print("serve: stopped")
+    except (KeyboardInterrupt, SystemExit):
+        console.print("serve: stopped before it had started")
+
+
+def _serve(config: RunConfig, address: str, console: Console) -> None:
+    from pipelines.service.deploy import API_KEY_VARIABLE
+
     stop = threading.Event()
-    with connected(config, replicas_cpus=config.serve.num_replicas * config.serve.cpus_per_replica):
-        with running(config) as address:
-            # Only now: Ray puts handlers of its own when it starts, and until here an interrupt just ends us.
-            for number in (signal.SIGINT, signal.SIGTERM):
-                signal.signal(number, lambda *_: stop.set())
-            console.print(f"serve: {config.workspace} at {address} (page /, API /docs, metrics /metrics)")
-            if config.serve.host not in _LOOPBACK and not os.environ.get(API_KEY_VARIABLE):
-                console.print(
-                    f"serve: WARNING: reachable from elsewhere without a key; set {API_KEY_VARIABLE}"
-                )
-            while not stop.wait(0.5):
-                pass
-        console.print("serve: stopped")
+    _on_signals(lambda *_: stop.set())
+    console.print(f"serve: {config.workspace} at {address} (page /, API /docs, metrics /metrics)")
+    if config.serve.host not in _LOOPBACK and not os.environ.get(API_KEY_VARIABLE):
+        console.print(f"serve: WARNING: reachable from elsewhere without a key; set {API_KEY_VARIABLE}")
+    while not stop.wait(0.5):
+        pass
+
+
+def _on_signals(handler: Callable[[int, FrameType | None], object]) -> None:
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, handler)
+
+
+def _interrupt(_number: int, _frame: FrameType | None) -> None:
+    raise KeyboardInterrupt
 
 
 def _config(arguments: list[str], workspace: str | None) -> RunConfig:

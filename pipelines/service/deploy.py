@@ -148,8 +148,10 @@ def running(config: RunConfig) -> Iterator[str]:
     try:
         serve.start(http_options=options, logging_config={"log_level": "WARNING", "enable_access_log": False})
         serve.run(application(config, api_key=api_key), name=APP_NAME, route_prefix="/")
-    except (RuntimeError, ray.exceptions.RayError) as error:
+    except BaseException as error:
         serve.shutdown()
+        if not isinstance(error, (RuntimeError, ray.exceptions.RayError)):
+            raise  # an interrupt, for instance
         raise InputError(f"the service did not start: {str(error).strip().splitlines()[-1]}") from error
     try:
         yield f"http://{settings.host}:{settings.port}"

@@ -1,13 +1,18 @@
 """Two replicas on Ray Serve, over HTTP: right answers under load, limits, a switch that drops nothing."""
 
 import json
+import os
+import signal
 import socket
+import subprocess
+import sys
 import threading
 import time
 import urllib.error
 import urllib.request
 from concurrent.futures import ThreadPoolExecutor
 
+import psutil
 import pytest
 from search_builders import TOPICS, make_workspace
 
@@ -183,3 +188,24 @@ def test_an_unfinished_workspace_is_refused_before_anything_starts(tmp_path):
         running(RunConfig(workspace=str(tmp_path), serve=ServeConfig(port=free_port()))),
     ):
         pass
+
+
+def test_an_interrupt_before_the_service_has_started_ends_it_with_one_line(workspaces, request):
+    command = [sys.executable, "-m", "pipelines", "serve", "-w", str(workspaces / "a")]
+    environment = {**os.environ, "PYTHONPATH": str(request.config.rootpath)}
+    process = subprocess.Popen(
+        [*command, f"serve.port={free_port()}"], stderr=subprocess.PIPE, text=True, env=environment
+    )
+
+    def titles():
+        return [one.name() for one in psutil.Process(process.pid).children(recursive=True)]
+
+    deadline = time.monotonic() + 120
+    while not any("Serve" in title for title in titles()):
+        assert process.poll() is None, process.communicate()[1]
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    process.send_signal(signal.SIGTERM)
+    _, written = process.communicate(timeout=120)
+    assert process.returncode == 0, written
+    assert written.splitlines() == ["serve: stopped before it had started"]

@@ -21,8 +21,8 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-_DEBIAN_DOCUMENTS = 8_000
-_DEBIAN_QUERIES = 500
+_DEBIAN_DOCUMENTS = 4_000
+_DEBIAN_QUERIES = 300
 _MIN_WORDS = 4
 _SENTENCE_END = re.compile(r"(?<=[.!?])\s+")
 

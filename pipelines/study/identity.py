@@ -13,11 +13,13 @@ from typing import Any
 from pipelines.compared_system import ComparedSystem
 from pipelines.config import RunConfig
 from pipelines.config_values import config_to_dict
+from pipelines.label_rule import LabelRule
 from pipelines.manifest import stable_hash
 from pipelines.start import describe_start
 from pipelines.study.grid import Cell, is_random
 from pipelines.train import SPEED_ONLY
 from pipelines.train_config import TrainConfig
+from pipelines.validation_task import validation_source
 
 # Part of every fingerprint: raise it when a change makes cells give other results.
 _CELL_VERSION = 1
@@ -27,7 +29,7 @@ _KEY_CHARS = 20
 def cell_key(cell: Cell, digests: Mapping[str, str]) -> str:
     """The name of a cell's folder.
 
-    digests: of the prepared corpus and of labelled rows, by their input (`corpus.input`, `labels.input`).
+    digests: of the prepared corpus by its input, and of labelled rows by `labels_name`.
     """
     system, config = cell.system, cell.config
     parts: list[Any] = [_CELL_VERSION, _system(cell)]
@@ -85,9 +87,19 @@ def _training(train: TrainConfig, digests: Mapping[str, str]) -> dict[str, Any]:
     """The settings that count; labelled rows by their contents."""
     plain = {key: value for key, value in config_to_dict(train).items() if key not in SPEED_ONLY}
     plain = without_idle_sections(plain)
-    if (labels := plain.get("labels")) is not None:
-        labels["input"] = digests[labels["input"]]
+    if train.labels is not None:
+        plain["labels"] = digests[labels_name(train)]
+    task = validation_source(train.early_stopping.task)
+    if task is not None:
+        plain["early_stopping"]["task"] = task.fingerprint()
     return plain
+
+
+def labels_name(train: TrainConfig) -> str:
+    """Names the folder of a training's prepared labels."""
+    assert train.labels is not None
+    parts = [train.objective, config_to_dict(train.labels), config_to_dict(LabelRule.of(train))]
+    return stable_hash(parts)[:_KEY_CHARS]
 
 
 def without_idle_sections(train: Mapping[str, Any]) -> dict[str, Any]:

@@ -15,6 +15,7 @@ from pipelines.errors import InputError
 from pipelines.manifest import package_versions
 from pipelines.storage import Location
 from pipelines.study.grid import Cell, settings_of
+from pipelines.study.label_efficiency import Search
 from pipelines.study.run_cell import MADE_NAME, CellJob
 from pipelines.study.study_config import StudyConfig
 from pipelines.study.task_scores import rows_place, scores_place
@@ -26,9 +27,14 @@ _PLACES = ("cluster", "tracking")
 
 
 def write_study_file(
-    folder: Location, study: StudyConfig, cells: Sequence[tuple[Cell, str]], *, size: str
+    folder: Location,
+    study: StudyConfig,
+    cells: Sequence[tuple[Cell, str]],
+    *,
+    size: str,
+    searches: Sequence[Search] = (),
 ) -> None:
-    """Writes what the study asks, before its cells are run."""
+    """Writes what the study asks, before its cells are run, and again when a search has found what it has."""
     plain = config_to_dict(study)
     settings = settings_of(study)
     (folder / STUDY_FILE).write_json(
@@ -51,6 +57,7 @@ def write_study_file(
             ],
             "claims": plain["claims"],
             "score_steps": plain["score_steps"],
+            "searches": [_search(study, search) for search in searches],
             "recipe": {key: value for key, value in plain["base"].items() if key not in _PLACES},
             "overrides": {s.label: dict(s.overrides) for s in settings},
             "versions": package_versions(),
@@ -100,6 +107,22 @@ def read_raw(folder: Location, keys: Sequence[str]) -> dict[str, Mapping[str, An
 def rows_copy(folder: Location, key: str, task: str) -> Location:
     """Where the rows of a cell on a task are in the study's folder."""
     return folder / RAW_FOLDER / f"{key}-{task}.parquet"
+
+
+def _search(study: StudyConfig, search: Search) -> dict[str, Any]:
+    assert study.search is not None
+    found = search.bisection
+    return {
+        "setting": search.setting,
+        "domain": search.domain,
+        "match": study.search.match,
+        "target": found.target,
+        "precision": found.precision,
+        "points": found.points,
+        "answer": found.answer,
+        "is_matched": found.found is not None,
+        "high": study.search.high,
+    }
 
 
 def _columns(study: StudyConfig) -> list[dict[str, Any]]:

@@ -65,8 +65,12 @@ def build_report(folder: Location) -> StudyReport:
         about=study["about"],
         table=table,
         claims=tuple(_judged(claim, table) for claim in study["claims"]),
-        curves=(*_axis_curves(study, table), *_step_curves(study, keys, raw)),
-        notes=tuple(_notes(study, raw, num_missing)),
+        curves=(
+            *_axis_curves(study, table),
+            *_step_curves(study, keys, raw),
+            *_search_curves(study["searches"]),
+        ),
+        notes=(*_notes(study, raw, num_missing), *map(_search_note, study["searches"])),
         facts=(
             FactBlock(title="Recipe", facts=study["recipe"]),
             FactBlock(title="Settings", facts=study["overrides"]),
@@ -185,6 +189,32 @@ def _step_curves(study: Mapping[str, Any], keys: _Keys, raw: Mapping[str, Any]) 
                 Curve(name=label, y_label=f"{name}, times 100", section="Scores by steps", points=points)
             )
     return curves
+
+
+def _search_curves(searches: Sequence[Mapping[str, Any]]) -> list[Curve]:
+    """Scores by labelled rows of every search, and the score to be met as a flat line."""
+    curves = []
+    for search in searches:
+        points = sorted((math.log2(number), 100 * score) for number, score in search["points"])
+        label = {
+            "y_label": f"{search['domain']}, score times 100",
+            "x_label": "log2 of labelled rows",
+            "section": "Labelled rows",
+        }
+        ends = (points[0][0], points[-1][0])
+        target = tuple((x, 100 * search["target"]) for x in ends)
+        curves.append(Curve(name=search["setting"], points=tuple(points), **label))
+        curves.append(Curve(name=search["match"], points=target, **label))
+    return curves
+
+
+def _search_note(search: Mapping[str, Any]) -> str:
+    target = f"{search['match']} ({100 * search['target']:.1f} ± {100 * search['precision']:.1f})"
+    head = f"{search['domain']}: {search['setting']}"
+    if search["answer"] is None:
+        return f"{head} does not match {target} with {search['high']:,} labelled rows."
+    how = "matches" if search["is_matched"] else "is above"
+    return f"{head} {how} {target} with {search['answer']:,} labelled rows."
 
 
 def _notes(study: Mapping[str, Any], raw: Mapping[str, Any], num_missing: int) -> Sequence[str]:

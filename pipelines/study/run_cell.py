@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import tempfile
 import time
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -43,8 +43,9 @@ Show = Callable[[str], None]
 class CellJob:
     """A cell and all the places it needs; picklable.
 
-    place: the cell's folder. home: has the prepared corpus, where the cell reads it. material: has, or gets,
-    start and tokens of its first training. encoder: a folder that a training of its own has left, if any.
+    place: the cell's folder. home: has the prepared corpus, where the cell reads it. labels: folders of
+    labelled rows by name. material: has, or gets, start and tokens of its first training. encoder: a folder
+    that a training of its own has left, if any.
     """
 
     cell: Cell
@@ -52,6 +53,7 @@ class CellJob:
     place: Location
     tasks: tuple[CellTask, ...]
     home: Location | None = None
+    labels: Mapping[str, Location] = field(default_factory=dict)
     material: Location | None = None
     encoder: Location | None = None
     keep_encoder: bool = True
@@ -120,7 +122,7 @@ def _transformer(job: CellJob, show: Show) -> tuple[Location, dict[str, Any]]:
     assert job.home is not None
     assert job.material is not None
     if not job.cell.system.trains:
-        make_material(config, job.material, job.home, reporter=reporter)
+        make_material(config, job.material, job.home, job.labels, reporter=reporter)
         return job.material / START_FOLDER, {}
     *earlier, (last_name, last) = job.cell.trainings
     material = job.material
@@ -146,7 +148,7 @@ def _train(
     job: CellJob, config: RunConfig, material: Location, name: str, show: Show, *, is_last: bool
 ) -> Location:
     assert job.home is not None
-    tokens = make_material(config, material, job.home, reporter=Reporter.silent())
+    tokens = make_material(config, material, job.home, job.labels, reporter=Reporter.silent())
     training = Training.of(config, material, tokens, storage=job.place / _TRAINING_FOLDER / name)
     steps = set(job.cell.score_steps) if is_last else set()
     total = config.train.num_steps

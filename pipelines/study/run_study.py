@@ -15,8 +15,15 @@ from pipelines.run import only_one
 from pipelines.storage import Location
 from pipelines.study.grid import Cell, cells_of
 from pipelines.study.identity import cell_key
+from pipelines.study.label_efficiency import Search, search_labels
 from pipelines.study.live import StudyView
-from pipelines.study.material import corpus_manifest, material_name, prepare_corpora
+from pipelines.study.material import (
+    corpus_manifest,
+    labels_manifest,
+    material_name,
+    prepare_corpora,
+    prepare_label_sets,
+)
 from pipelines.study.raw import RAW_FOLDER, write_raw, write_study_file
 from pipelines.study.run_cell import CellJob
 from pipelines.study.schedule import run_cells
@@ -50,7 +57,9 @@ def run_study(study: StudyConfig, *, size: str, reporter: Reporter) -> StudyRepo
         runs = StudyRuns(Tracker.of(first, folder), study, size=size)
         work = _Work(study, folder, runs, reporter)
         failed = work.run(cells)
-        write_study_file(folder, study, work.keyed, size=size)
+        if study.search is not None:
+            failed |= work.search()
+        write_study_file(folder, study, work.keyed, size=size, searches=work.searches)
         report, names = write_study_report(folder)
         means: dict[str, dict[str, float]] = {}
         for (setting, column), cell in report.table.cells.items():
@@ -72,19 +81,23 @@ class _Work:
     def __init__(self, study: StudyConfig, folder: Location, runs: StudyRuns, reporter: Reporter):
         self._study, self._folder, self._runs, self._reporter = study, folder, runs, reporter
         self._workspace = Location.parse(study.workspace)
-        self._tasks = {name: CellTask.of(name, _source(study, name)) for name in study.tasks}
+        used = dict.fromkeys(name for domain in study.domains.values() for name in domain.tasks)
+        self._tasks = {name: CellTask.of(name, _source(study, name)) for name in used}
         self.keyed: list[tuple[Cell, str]] = []
+        self.searches: list[Search] = []
 
     def run(self, cells: Sequence[Cell]) -> dict[str, str]:
         """Runs those that are not done; returns reasons by title of those that failed."""
         homes = prepare_corpora(cells, self._workspace / "material", reporter=self._reporter)
+        labels = prepare_label_sets(cells, self._workspace / "material", reporter=self._reporter)
         digests = {name: corpus_manifest(home).digest for name, home in homes.items()}
+        digests |= {name: labels_manifest(place).digest for name, place in labels.items()}
         keyed = [(cell, cell_key(cell, digests)) for cell in cells]
         self.keyed += keyed
         write_study_file(self._folder, self._study, self.keyed, size=self._folder.name)
         jobs: dict[str, CellJob] = {}
         for cell, key in keyed:
-            jobs[key] = self._job(cell, key, homes, jobs.get(key))
+            jobs[key] = self._job(cell, key, (homes, labels, digests), jobs.get(key))
         done = [job for job in jobs.values() if job.is_done]
         for job in done:
             self._take(job)
@@ -94,8 +107,44 @@ class _Work:
         failed = run_cells(todo, view, on_done=self._take, reporter=self._reporter)
         return {jobs[key].cell.title: reason for key, reason in failed.items()}
 
-    def _job(self, cell: Cell, key: str, homes: dict[str, Location], other: CellJob | None) -> CellJob:
+    def search(self) -> dict[str, str]:
+        """Runs the search for labelled rows; returns reasons by title of cells that failed."""
+        failed: dict[str, str] = {}
+
+        def run(cells: Sequence[Cell]) -> dict[int, float]:
+            failed.update(self.run(cells))
+            keys = [key for _, key in self.keyed[-len(cells) :]]
+            scores = [self._score(cell, key) for cell, key in zip(cells, keys, strict=True)]
+            return {i: score for i, score in enumerate(scores) if score is not None}
+
+        assert self._study.search is not None
+        targets: dict[str, list[float]] = {domain: [] for domain in self._study.domains}
+        for cell, key in self.keyed:
+            score = self._score(cell, key)
+            if cell.setting.label == self._study.search.match and score is not None:
+                targets[cell.domain].append(score)
+        self.searches = search_labels(self._study, targets, run)
+        return failed
+
+    def _score(self, cell: Cell, key: str) -> float | None:
+        """The mean of a cell's main measures over the tasks that count; None for one that failed."""
+        place = self._folder / RAW_FOLDER / f"{key}.json"
+        if not place.exists():
+            return None
+        found = place.read_json()["tasks"]
+        names = [name for name in cell.tasks if self._study.tasks[name].in_mean] or list(cell.tasks)
+        values = [float(found[name]["values"][found[name]["main_measure"]]) for name in names]
+        return sum(values) / len(values)
+
+    def _job(
+        self,
+        cell: Cell,
+        key: str,
+        prepared: tuple[dict[str, Location], dict[str, Location], dict[str, str]],
+        other: CellJob | None,
+    ) -> CellJob:
         """The job of a cell, with the tasks of an equal cell of another domain."""
+        homes, labels, digests = prepared
         tasks = tuple(self._tasks[name] for name in cell.tasks)
         if other is not None:
             more = tuple(task for task in tasks if task not in other.tasks)
@@ -104,13 +153,16 @@ class _Work:
         material = None
         if home is not None and cell.system.kind in ("trained", "start"):
             _, first = cell.trainings[0]
-            material = self._workspace / "material" / "starts" / material_name(first, corpus_manifest(home))
+            material = (
+                self._workspace / "material" / "starts" / material_name(first, corpus_manifest(home), digests)
+            )
         return CellJob(
             cell=cell,
             key=key,
             place=self._workspace / "cells" / key,
             tasks=tasks,
             home=home,
+            labels=labels,
             material=material,
             keep_encoder=self._study.keep_encoders,
         )

@@ -91,8 +91,7 @@ class Claim:
     """A sentence that the figures may bear out, judged by the difference `better` - `than` over the seeds.
 
     within: points of the tables (times 100); 0 asks whether `better` is above, more whether the two are so
-    near. task: a column instead of the mean over the tasks; against_task: the difference there must have the
-    other sign (a task that does not predict the others).
+    near. task: a column instead of the mean over the tasks.
     """
 
     text: str

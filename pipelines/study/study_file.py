@@ -44,7 +44,8 @@ def load_study(path: Path, overrides: Sequence[str] = (), *, size: str = "") -> 
         axis: _without_nulls(values) if isinstance(values, Mapping) else values
         for axis, values in tree["axes"].items()
     }
-    variables = tree.pop("variables", {})
+    given = tree.pop("variables", {})
+    variables = {name: _filled(value, given, path) for name, value in given.items()}
     return config_of(_filled(tree, variables, path), StudyConfig)
 
 
@@ -102,13 +103,14 @@ def _filled(value: Any, variables: Mapping[str, Any], path: Path) -> Any:
     if not isinstance(value, str):
         return value
 
-    def fill(match: re.Match[str]) -> str:
-        name = match[1]
+    def value_of(name: str) -> Any:
         if name not in variables:
             raise InputError(
                 f"'{path}': unknown variable '{name}' in '{value}'; there is "
                 f"{', '.join(variables) or 'none'}.{nearest(name, variables)}"
             )
-        return str(variables[name])
+        return variables[name]
 
-    return _VARIABLE.sub(fill, value)
+    if whole := _VARIABLE.fullmatch(value):
+        return value_of(whole[1])
+    return _VARIABLE.sub(lambda match: str(value_of(match[1])), value)

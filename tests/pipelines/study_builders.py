@@ -1,4 +1,6 @@
-"""A tiny world for studies: two domains of made-up words with a task each, and a study over them."""
+"""A tiny world for studies: a corpus of made-up words with two tasks, and a study over them."""
+
+import json
 
 import numpy as np
 import yaml
@@ -7,11 +9,10 @@ _WORDS = ["ba", "kori", "mi", "tula", "se", "rin", "po", "da", "lu", "fen"]
 
 
 def write_world(folder):
-    """Corpora, a task of pairs and one of candidates; returns the folder."""
+    """A corpus, a task of pairs and one of candidates; returns the folder."""
     rng = np.random.default_rng(0)
-    for name in ("pairs", "rerank"):
-        lines = [" ".join(rng.choice(_WORDS, size=3 + i % 6)) + f" {i}" for i in range(60)]
-        (folder / f"{name}.txt").write_text("\n".join(lines) + "\n")
+    lines = [" ".join(rng.choice(_WORDS, size=3 + i % 6)) + f" {i}" for i in range(60)]
+    (folder / "corpus.txt").write_text("\n".join(lines) + "\n")
     rows = []
     for i in range(20):
         left = " ".join(rng.choice(_WORDS, size=5))
@@ -45,6 +46,7 @@ def write_study(folder, path="study.yaml", **changes):
         "variables": {"data": str(folder)},
         "base": {
             "corpus": {"num_shards": 1},
+            "tracking": {"uri": f"sqlite:///{folder}/mlflow.db"},
             "model": {"start": "scratch", "max_tokens": 24, "scratch": scratch},
             "train": {
                 "num_steps": 4,
@@ -59,8 +61,8 @@ def write_study(folder, path="study.yaml", **changes):
             "rerank": {"kind": "rerank", "folder": "${data}/rerank.tsv"},
         },
         "domains": {
-            "pairs": {"corpus": "${data}/pairs.txt", "tasks": ["pairs"]},
-            "rerank": {"corpus": "${data}/rerank.txt", "tasks": ["rerank"]},
+            "pairs": {"corpus": "${data}/corpus.txt", "tasks": ["pairs"]},
+            "rerank": {"corpus": "${data}/corpus.txt", "tasks": ["rerank"]},
         },
         "axes": {"method": {"tsdae": {}, "bm25": {"system.kind": "bm25"}}},
         "seeds": [0, 1],
@@ -69,3 +71,42 @@ def write_study(folder, path="study.yaml", **changes):
     }
     (folder / path).write_text(yaml.safe_dump(study | changes, sort_keys=False))
     return folder / path
+
+
+def write_shipped_world(folder):
+    """What configs/studies read at toy size, laid out as by benchmarks/study_data.py, of made-up words."""
+    rng = np.random.default_rng(1)
+
+    def text(size):
+        return " ".join(rng.choice(_WORDS, size=size))
+
+    task = folder / "tasks/twitterpara"
+    task.mkdir(parents=True)
+    urls, pit = [], []
+    for i in range(16):
+        left = text(5)
+        right = left + " x" if i % 2 else text(5)
+        urls.append(f"{left}\t{right}\t({5 if i % 2 else 1}, 6)")
+        pit.append(f"1\ttopic\t{left}\t{right}\t{5 if i % 2 else 0}")
+    (task / "Twitter_URL_Corpus_test.txt").write_text("\n".join(urls) + "\n")
+    (task / "test.data").write_text("\n".join(pit) + "\n")
+    for name in ("semeval", "stsb"):
+        (folder / "tasks" / name).mkdir()
+    (folder / "corpora").mkdir()
+    for name in ("twitter", "semeval", "scifact", "debian", "stsb"):
+        lines = [f"{text(3 + i % 5)} {i}" for i in range(60)]
+        (folder / f"corpora/{name}.txt").write_text("\n".join(lines) + "\n")
+    (folder / "labels").mkdir()
+    rows = {
+        "twitter_pairs": lambda i: {"sentence1": text(4), "sentence2": text(4), "label": i % 2},
+        "stsb": lambda i: {"sentence1": text(4), "sentence2": text(4), "score": float(i % 6)},
+        "sick_nli": lambda i: {
+            "premise": text(4),
+            "hypothesis": text(4),
+            "label": ("contradiction", "entailment", "neutral")[i % 3],
+        },
+    }
+    for name, make in rows.items():
+        lines = [json.dumps(make(i)) for i in range(64)]
+        (folder / f"labels/{name}.jsonl").write_text("\n".join(lines) + "\n")
+    return folder

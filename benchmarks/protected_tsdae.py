@@ -34,6 +34,8 @@ VARIANTS: dict[str, tuple[str, ObjectiveConfig]] = {
     "similarity-1000": ("protected", ProtectedConfig(keep="similarity", weight=1000.0)),
     "vector-10": ("protected", ProtectedConfig(keep="vector", weight=10.0)),
     "vector-100": ("protected", ProtectedConfig(keep="vector", weight=100.0)),
+    "both-100": ("protected", ProtectedConfig(keep="both", weight=100.0)),
+    "both-1000": ("protected", ProtectedConfig(keep="both", weight=1000.0)),
     "vector-1000": ("protected", ProtectedConfig(keep="vector", weight=1000.0)),
 }
 

@@ -17,6 +17,7 @@ from pipelines.cluster import connected, cpus_needed
 from pipelines.config import RunConfig
 from pipelines.errors import InputError
 from pipelines.inputs import find_files
+from pipelines.labels import label_files
 from pipelines.storage import Location
 from pipelines.tracking import Tracker
 
@@ -76,9 +77,10 @@ def _packages() -> str:
 
 def _inputs(config: RunConfig) -> str:
     collections = [config.corpus] + ([config.documents] if config.documents else [])
-    return ", ".join(
-        f"{collection.input}: {len(find_files(collection.input))} files" for collection in collections
-    )
+    found = [(collection.input, find_files(collection.input)) for collection in collections]
+    trainings = [phase.train for phase in config.phases] or [config.train]
+    found += [(train.labels.input, label_files(train)) for train in trainings if train.labels is not None]
+    return ", ".join(f"{place}: {len(files)} files" for place, files in found)
 
 
 def _writable(workspace: Location) -> str:

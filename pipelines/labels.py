@@ -49,7 +49,7 @@ def prepare_labels(
             f"objective {config.objective} needs labelled rows: set train.labels.input to a file, folder, "
             "glob or URL"
         )
-    files = _find(config, labels)
+    files = label_files(config)
     settings = {key: value for key, value in config_to_dict(labels).items() if key != "input"}
     rule = LabelRule.of(config)
     settings["rule"] = config_to_dict(rule)
@@ -66,7 +66,14 @@ def prepare_labels(
         return _run(stage, config, labels, files, rule, reporter, runner or run_shards)
 
 
-def _find(config: TrainConfig, labels: LabelsConfig) -> list[InputFile]:
+def label_files(config: TrainConfig) -> list[InputFile]:
+    """The files behind the labels of a training that has some.
+
+    Raises:
+        InputError: there are none.
+    """
+    labels = config.labels
+    assert labels is not None
     if labels.layout == "useb":
         texts, label = labels.columns_of(config.objective)
         return find_parallel(labels.input, [*texts, *([label] if label else [])])

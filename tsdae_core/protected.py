@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from tsdae_core.encoder import SentenceEncoder
     from tsdae_core.protected_model import ProtectedModel
 
-Keep = Literal["similarity", "vector"]
+Keep = Literal["similarity", "vector", "both"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,7 +32,8 @@ class ProtectedConfig:
     Attributes:
         tsdae: the objective that adapts.
         keep: ``similarity`` holds the cosines between the sentences of the global batch, so that vectors may
-            turn together; ``vector`` holds every sentence's vector by its cosine with the start's.
+            turn together; ``vector`` holds every sentence's vector by its cosine with the start's; ``both``
+            adds the two terms.
         weight: factor of the protecting term; 0 is plain TSDAE. The term is the mean squared error of the
             cosines, or 1 - cosine, per sentence.
 

@@ -59,13 +59,14 @@ class ProtectedModel(InBatchModel):
         So the weight means the same for ``loss_per`` token and sentence and for any batch size.
         """
         own_nKS = F.normalize(vectors_nKS, dim=-1)
-        if self.config.keep == "vector":
-            penalty_n = 1 - (own_nKS[:, 0] * own_nKS[:, 1]).sum(-1)
-        else:
+        penalty_n = torch.zeros_like(own_nKS[:, 0, 0])
+        if self.config.keep != "similarity":
+            penalty_n = penalty_n + 1 - (own_nKS[:, 0] * own_nKS[:, 1]).sum(-1)
+        if self.config.keep != "vector":
             all_NKS, _ = gather_rows(own_nKS, is_training=self.training)
             now_nN, before_nN = (own_nKS[:, k] @ all_NKS[:, k].T for k in range(2))
             others = max(1, all_NKS.shape[0] - 1)  # a sentence's cosine with itself cannot change
-            penalty_n = (now_nN - before_nN).square().sum(1) / others
+            penalty_n = penalty_n + (now_nN - before_nN).square().sum(1) / others
         return self.config.weight * (penalty_n * self._counts(batches, penalty_n)).sum()
 
     def _counts(self, batches: Sequence[Batch], like: Tensor) -> Tensor:

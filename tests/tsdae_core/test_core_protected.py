@@ -29,17 +29,16 @@ def unit(vectors):
 
 
 @pytest.mark.parametrize("loss_per", ["token", "sentence"])
-@pytest.mark.parametrize("keep", ["similarity", "vector"])
+@pytest.mark.parametrize("keep", ["similarity", "vector", "both"])
 def test_the_term_is_what_it_says_and_weighs_as_tsdae_does(tokenizer, texts, keep, loss_per):
     config = ProtectedConfig(keep=keep, weight=7.0, tsdae=TsdaeConfig(loss_per=loss_per))
     objective, model, batch = built(tokenizer, texts, config)
     before = unit(model.tsdae.encoder.encode(texts[:ROWS]))
     core_builders.shake(model.tsdae.encoder, seed=4, size=0.2)
     now = unit(model.tsdae.encoder.encode(texts[:ROWS]))
-    if keep == "vector":
-        penalty = 1 - (now * before).sum(1)
-    else:
-        penalty = ((now @ now.T - before @ before.T) ** 2).sum(1) / (ROWS - 1)
+    by_vector = 1 - (now * before).sum(1)
+    by_similarity = ((now @ now.T - before @ before.T) ** 2).sum(1) / (ROWS - 1)
+    penalty = {"vector": by_vector, "similarity": by_similarity, "both": by_vector + by_similarity}[keep]
     assert penalty.max() > 1e-3
     counts = np.ones(ROWS) if loss_per == "sentence" else batch["target_lengths"] - 1
     plain = model.tsdae(batch)

@@ -13,6 +13,7 @@ from pathlib import Path
 import psutil
 import yaml
 
+_LOOK_EVERY_S = 0.5
 STAGE_FOLDERS = (
     "corpus",
     "documents",
@@ -100,21 +101,23 @@ def manifest_digests(workspace: Path) -> dict[str, str]:
 
 def kill_at(
     process: subprocess.Popen[str], workspace: Path, pattern: str, *, timeout_s: float = 600
-) -> set[int]:
-    """Sends SIGKILL to the driver as soon as a file in the workspace matches; returns its descendants' ids.
+) -> set[psutil.Process]:
+    """Sends SIGKILL to the driver as soon as a file in the workspace matches; returns its descendants.
 
     Raises AssertionError when the run ends, or time passes, before that.
     """
     deadline = time.monotonic() + timeout_s
-    descendants: set[int] = set()
+    driver, descendants, next_look_s = psutil.Process(process.pid), set[psutil.Process](), 0.0
     try:
         while not any(workspace.glob(pattern)):
             if process.poll() is not None:
                 raise AssertionError(f"the run ended before {pattern} appeared: {process.communicate()[1]}")
             assert time.monotonic() < deadline, f"{pattern} did not appear within {timeout_s} s"
-            with contextlib.suppress(psutil.NoSuchProcess):
-                descendants |= {child.pid for child in psutil.Process(process.pid).children(recursive=True)}
+            if time.monotonic() > next_look_s:  # walks through all processes, so not in every round
+                descendants |= _descendants(driver)
+                next_look_s = time.monotonic() + _LOOK_EVERY_S
             time.sleep(0.02)
+        descendants |= _descendants(driver)
     finally:
         process.kill()
         process.wait()
@@ -123,18 +126,26 @@ def kill_at(
     return descendants
 
 
-def wait_gone(pids: set[int], *, timeout_s: float = 60) -> set[int]:
-    """Waits until the processes have ended; returns those that have not."""
+def _descendants(process: psutil.Process) -> set[psutil.Process]:
+    with contextlib.suppress(psutil.NoSuchProcess):
+        return set(process.children(recursive=True))
+    return set()
+
+
+def wait_gone(processes: set[psutil.Process], *, timeout_s: float = 60) -> set[psutil.Process]:
+    """Waits until the processes have ended; returns those that have not.
+
+    They are told from others by id and start: Ray's threads take ids too, so that ids come again in minutes.
+    """
     deadline = time.monotonic() + timeout_s
-    while pids and time.monotonic() < deadline:
-        pids = {pid for pid in pids if _alive(pid)}
+    while processes and time.monotonic() < deadline:
+        processes = {process for process in processes if _alive(process)}
         time.sleep(0.2)
-    return pids
+    return processes
 
 
-def _alive(pid: int) -> bool:
+def _alive(process: psutil.Process) -> bool:
     try:
-        state = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0]
-    except (FileNotFoundError, ProcessLookupError):
+        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
         return False
-    return state != "Z"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import psutil
 import pytest
 
 from tests.end_to_end.conftest import TinyRun
@@ -30,7 +31,7 @@ def test_killed_in_every_stage_and_rerun_gives_the_undisturbed_manifests(
 ) -> None:
     workspace = tmp_path / "work"
     config = write_config(tmp_path, tiny_run.corpus, workspace)
-    descendants: set[int] = set()
+    descendants: set[psutil.Process] = set()
     for pattern in _MOMENTS.values():
         descendants |= kill_at(start_tsdae("run", str(config)), workspace, pattern)
     done = tsdae("run", str(config))

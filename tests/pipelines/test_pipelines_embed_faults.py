@@ -29,7 +29,9 @@ def cluster():
     from ray.cluster_utils import Cluster
 
     cloudpickle.register_pickle_by_value(sys.modules[__name__])  # workers cannot import a test
-    made = Cluster(initialize_head=True, head_node_args={"num_cpus": 2, "include_dashboard": False})
+    # A lost node is asked several times whether it is there before it counts as lost.
+    head = {"num_cpus": 2, "include_dashboard": False, "_system_config": {"health_check_period_ms": 500}}
+    made = Cluster(initialize_head=True, head_node_args=head)
     ray.init(address=made.address, log_to_driver=False, logging_level="warning")
     yield made
     ray.shutdown()

@@ -58,8 +58,8 @@ def write_study_file(
             "claims": plain["claims"],
             "score_steps": plain["score_steps"],
             "searches": [_search(study, search) for search in searches],
-            "recipe": {key: value for key, value in plain["base"].items() if key not in _PLACES},
-            "overrides": {s.label: dict(s.overrides) for s in settings},
+            "recipe": _shown({key: value for key, value in plain["base"].items() if key not in _PLACES}),
+            "overrides": {s.label: _shown(dict(s.overrides)) for s in settings},
             "versions": package_versions(),
         }
     )
@@ -107,6 +107,17 @@ def read_raw(folder: Location, keys: Sequence[str]) -> dict[str, Mapping[str, An
 def rows_copy(folder: Location, key: str, task: str) -> Location:
     """Where the rows of a cell on a task are in the study's folder."""
     return folder / RAW_FOLDER / f"{key}-{task}.parquet"
+
+
+def _shown(value: Any) -> Any:
+    """Settings as a report shows them: of an absolute path the end, which says what it is and not where."""
+    if isinstance(value, Mapping):
+        return {key: _shown(child) for key, child in value.items()}
+    if isinstance(value, list):
+        return [_shown(child) for child in value]
+    if isinstance(value, str) and value.startswith("/"):
+        return "/".join(value.rstrip("/").split("/")[-2:])
+    return value
 
 
 def _search(study: StudyConfig, search: Search) -> dict[str, Any]:

@@ -2,8 +2,11 @@
 
 import json
 import shutil
+import threading
+import time
 from pathlib import Path
 
+import psutil
 import pytest
 from mlflow.tracking import MlflowClient
 from pipeline_builders import quiet_reporter
@@ -157,6 +160,40 @@ def test_a_killed_cell_goes_on_from_its_checkpoint_and_ends_the_same(finished, w
     cell = report.table.values["tsdae", "pairs"]
     assert again.table.values["tsdae", "pairs"] == {0: cell[0]}
     assert not list((world / "work/cells").glob("*/training"))
+
+
+def test_a_killed_worker_is_replaced_and_its_cell_goes_on(world):
+    """Ray starts the task again, which finds the checkpoint; nobody has to run the study again."""
+    train = {"method": {"long": {"train.num_steps": 150, "train.checkpoint_every": 10}}}
+    path = write_study(
+        world,
+        "lost.yaml",
+        name="lost",
+        axes=train,
+        domains=one_domain(),
+        seeds=[0],
+        claims=[],
+        score_steps=[],
+    )
+    killed = []
+
+    def kill():
+        while not killed:
+            newest = next((world / "work/cells").glob("*/training/train/newest.json"), None)
+            for process in psutil.Process().children(recursive=True):
+                if newest is not None and "ray::_run" in " ".join(process.cmdline()):
+                    process.kill()
+                    killed.append(json.loads(newest.read_text())["name"])
+            time.sleep(0.02)
+
+    thread = threading.Thread(target=kill, daemon=True)
+    thread.start()
+    report, folder, _ = go(path)
+    assert killed, "the cell ended before anything could be killed"
+    assert killed[0] < "checkpoint_step_0000000150"
+    assert report.table.cells["long", "pairs"].num_seeds == 1
+    (raw,) = [json.loads(place.read_text()) for place in (folder / "raw").glob("*.json")]
+    assert [step for step, _ in raw["made"]["losses"]] == [100, 150]
 
 
 def one_domain():

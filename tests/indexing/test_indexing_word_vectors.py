@@ -17,11 +17,11 @@ BINARY = b"3 3\n" + b"".join(w.encode() + b" " + struct.pack("<3f", *v) + b"\n" 
     ("name", "data"),
     [
         ("glove.txt", TEXT.encode()),
-        ("glove.txt.gz", gzip.compress(TEXT.encode())),
+        ("glove.txt.gz", gzip.compress(TEXT.encode(), mtime=0)),
         ("windows.txt", TEXT.replace("\n", "\r\n").encode()),
         ("fasttext.vec", b"3 3\n" + TEXT.replace("\n", " \n").encode()),
         ("word2vec.bin", BINARY),
-        ("word2vec.bin.gz", gzip.compress(BINARY)),
+        ("word2vec.bin.gz", gzip.compress(BINARY, mtime=0)),
     ],
 )
 def test_every_format_gives_the_same_vectors(tmp_path, name, data):

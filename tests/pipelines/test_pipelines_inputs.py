@@ -246,7 +246,7 @@ def test_a_file_without_one_json_object_is_a_bad_file(tmp_path):
     ("name", "content", "good", "bad"),
     [
         ("a.txt", b"one\n\xff\xfe\nthree\n", [(0, "one"), (2, "three")], 1),
-        ("a.txt.gz", gzip.compress(b"one\ntwo\ncaf\xe9\n"), [(0, "one"), (1, "two")], 2),
+        ("a.txt.gz", gzip.compress(b"one\ntwo\ncaf\xe9\n", mtime=0), [(0, "one"), (1, "two")], 2),
         ("a.jsonl", b'{"text": "one"}\n\n{"text": "caf\xe9"}\n', [(0, "one")], 2),
         ("a.csv", b"text,n\none,1\ncaf\xe9,2\nx,3\n", [(0, "one"), (2, "x")], 1),
     ],
@@ -280,8 +280,8 @@ def test_parquet_strings_that_are_not_utf8_are_bad_rows_of_the_asked_columns_alo
         ("empty.csv", b""),
         ("blank.csv", b"\n\n"),
         ("words.txt.gz", b"these are only words"),
-        ("cut.txt.gz", gzip.compress(b"hello\n" * 10_000)[:-30]),
-        ("cut.csv.gz", gzip.compress(b"text\n" + b"hello\n" * 10_000)[:-30]),
+        ("cut.txt.gz", gzip.compress(b"hello\n" * 10_000, mtime=0)[:-30]),
+        ("cut.csv.gz", gzip.compress(b"text\n" + b"hello\n" * 10_000, mtime=0)[:-30]),
         ("words.jsonl.zst", b"these are only words"),
     ],
 )

@@ -24,7 +24,6 @@ RARE = ["flurbostatin", "quoxiline"]
 @pytest.fixture
 def corpus(tmp_path, monkeypatch):
     monkeypatch.setattr("pipelines.prepare.run_shards", run_shards_here)
-    monkeypatch.setattr("pipelines.token_shards.run_shards", run_shards_here)
     rows = [(str(i), f"{RARE[i % 2]} helps patient number {i}, day-{i}") for i in range(60)]
     source = write_rows(tmp_path / "in.jsonl", rows)
     config = CollectionConfig(input=str(source), id_column="id", num_shards=1)
@@ -85,7 +84,13 @@ def test_the_word_unit_redoes_the_tokens_and_not_the_start(tmp_path, corpus):
         config, workspace, start, told = run(tmp_path, corpus, word_unit=unit)
         assert (told == "") == (unit != "word")
         tokens = tokenize(
-            config, workspace, corpus, start, workspace / "corpus", reporter=quiet_reporter()[0]
+            config,
+            workspace,
+            corpus,
+            start,
+            workspace / "corpus",
+            reporter=quiet_reporter()[0],
+            runner=run_shards_here,
         )
         from pipelines.token_shards import read_validation
 

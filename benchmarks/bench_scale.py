@@ -96,18 +96,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rates", type=Path, help="rates measured before, instead of measuring")
     parser.add_argument("--write", type=Path, help="where to keep the measured rates")
-    parser.add_argument(
-        "--gpu-tflops", type=float, default=DEFAULT_GPU.peak_tflops, help="dense bfloat16 peak"
-    )
-    parser.add_argument(
-        "--train-share", type=float, default=DEFAULT_GPU.train_share, help="share of it that training reaches"
-    )
-    parser.add_argument(
-        "--encode-share",
-        type=float,
-        default=DEFAULT_GPU.encode_share,
-        help="share of it that encoding reaches",
-    )
+    for option, default, told in (
+        ("--gpu-tflops", DEFAULT_GPU.peak_tflops, "dense bfloat16 peak"),
+        ("--train-share", DEFAULT_GPU.train_share, "share of it that training reaches"),
+        ("--encode-share", DEFAULT_GPU.encode_share, "share of it that encoding reaches"),
+    ):
+        parser.add_argument(option, type=float, default=default, help=told)
     for name, value in asdict(DEFAULT_PRICES).items():
         parser.add_argument(f"--{name.replace('_', '-')}-price", type=float, default=value)
     args = parser.parse_args()

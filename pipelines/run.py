@@ -7,10 +7,7 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-
-import filelock
+from collections.abc import Callable, Sequence
 
 from pipelines.cluster import connected
 from pipelines.collection import finished_manifest
@@ -23,8 +20,8 @@ from pipelines.lookup import build_lookup
 from pipelines.prepare import prepare
 from pipelines.progress import Reporter
 from pipelines.storage import Location
+from pipelines.workspace_lock import only_one
 
-_LOCK_NAME = ".lock"
 _TRACKED = frozenset({"train", "evaluate", "register"})
 
 
@@ -44,9 +41,10 @@ def run_stages(names: Sequence[str], config: RunConfig, *, reporter: Reporter) -
     """
     workspace = Location.parse(config.workspace)
     _check_services(config, workspace, names)
-    with only_one(workspace), connected(config):
+    with only_one(workspace, note=reporter.note) as check_still_ours, connected(config):
         recover(workspace)
         for number, name in enumerate(names, 1):
+            check_still_ours()
             if len(names) > 1:
                 reporter.note(f"[{number}/{len(names)}] {name}")
             started_s = time.monotonic()
@@ -59,7 +57,7 @@ def run_alone(
 ) -> None:
     """Does something to a finished run on its cluster, while no other run is at work in the workspace."""
     workspace = Location.parse(config.workspace)
-    with only_one(workspace), connected(config):
+    with only_one(workspace, note=reporter.note), connected(config):
         recover(workspace)
         work(config, workspace, reporter)
 
@@ -139,23 +137,3 @@ def _check_services(config: RunConfig, workspace: Location, names: Sequence[str]
         from pipelines.tracking import Tracker
 
         Tracker.of(config, workspace).check()
-
-
-@contextmanager
-def only_one(workspace: Location) -> Iterator[None]:
-    """Holds the workspace's lock (local workspaces); a killed run's lock is free at once."""
-    if not workspace.is_local:
-        yield
-        return
-    workspace.make_dir()
-    lock = filelock.FileLock((workspace / _LOCK_NAME).path)
-    try:
-        lock.acquire(timeout=0)
-    except filelock.Timeout:
-        raise InputError(
-            f"another run is at work in '{workspace}'; wait for it or use another workspace"
-        ) from None
-    try:
-        yield
-    finally:
-        lock.release()

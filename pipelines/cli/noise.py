@@ -82,11 +82,11 @@ def _write(config: RunConfig, output: str, epoch: int, phase: str | None) -> Non
     from pipelines.cluster import connected
     from pipelines.noise_epoch import write_epoch
     from pipelines.progress import Reporter
-    from pipelines.run import only_one
     from pipelines.storage import Location
+    from pipelines.workspace_lock import only_one
 
     reporter = Reporter()
-    with only_one(Location.parse(config.workspace)), connected(config):
+    with only_one(Location.parse(config.workspace), note=reporter.note), connected(config):
         manifest = write_epoch(config, Location.parse(output), epoch=epoch, reporter=reporter, phase=phase)
     counts = manifest.counts
     reporter.note(f"noise: {counts['sentences']:,} sentences of {counts['steps']:,} steps in {output}")

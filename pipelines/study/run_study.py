@@ -11,7 +11,6 @@ from pipelines.cluster import connected
 from pipelines.config import RunConfig
 from pipelines.errors import InputError
 from pipelines.progress import Reporter
-from pipelines.run import only_one
 from pipelines.storage import Location
 from pipelines.study.grid import Cell, cells_of
 from pipelines.study.identity import cell_key
@@ -33,6 +32,7 @@ from pipelines.study.task_scores import CellTask
 from pipelines.study.track import StudyRuns
 from pipelines.task_source import TaskSource
 from pipelines.tracking import Tracker
+from pipelines.workspace_lock import only_one
 
 
 def study_folder(study: StudyConfig, size: str) -> Location:
@@ -53,7 +53,10 @@ def run_study(study: StudyConfig, *, size: str, reporter: Reporter) -> StudyRepo
     Tracker.of(first, folder).check()
     large = next((cell.config for cell in cells if cell.is_large), None)
     cluster = RunConfig(cluster=first.cluster) if large is None else large
-    with only_one(folder), connected(cluster, replicas_cpus=1.0 if large is None else None):
+    with (
+        only_one(folder, note=reporter.note),
+        connected(cluster, replicas_cpus=1.0 if large is None else None),
+    ):
         runs = StudyRuns(Tracker.of(first, folder), study, size=size)
         work = _Work(study, folder, runs, reporter)
         failed = work.run(cells)

@@ -12,13 +12,13 @@ from __future__ import annotations
 
 import argparse
 import json
-import resource
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
 
 import torch
 import transformers
+from bench_prepare import peak_mib
 from step_setting import (
     MatrixProducts,
     OurStep,
@@ -137,14 +137,10 @@ def _added_mib(case: dict[str, object], texts: Sequence[str], tokenizer: PreTrai
     tiny = make_batches(ours.objective, ["one two three"], tokenizer, size=1, count=1)[0]
     side.step(tiny)  # makes gradients and optimizer state
     batches = make_batches(ours.objective, texts, tokenizer, size=int(str(case["size"])), count=4)
-    before = _peak_mib()
+    before = peak_mib()
     for batch in batches:
         side.step(batch)
-    return _peak_mib() - before
-
-
-def _peak_mib() -> float:
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    return peak_mib() - before
 
 
 if __name__ == "__main__":

@@ -18,14 +18,18 @@ from typing import Any
 
 import mlflow
 import mlflow.artifacts
+import mlflow.models
 import mlflow.pyfunc
+import numpy as np
 from mlflow.entities import Metric
 from mlflow.exceptions import MlflowException
 from mlflow.models.model import ModelInfo
 from mlflow.protos.databricks_pb2 import INVALID_PARAMETER_VALUE, RESOURCE_DOES_NOT_EXIST, ErrorCode
+from mlflow.types import Schema, TensorSpec
 
 from pipelines.errors import InputError
 from pipelines.tracking import FINGERPRINT_TAG, Tracker
+from tsdae_core.encoder import SentenceEncoder
 
 INPUT_EXAMPLE = ["How do I reset a counter?"]
 _MODEL_CODE = Path(__file__).with_name("registry_model.py")
@@ -164,7 +168,7 @@ class Registry:
         self, encoder: Path, *, run_id: str, params: Mapping[str, Any], tags: Mapping[str, str]
     ) -> ModelInfo:
         with _core_code() as code, self.tracker.active(), mlflow.start_run(run_id=run_id):
-            return mlflow.pyfunc.log_model(
+            model: ModelInfo = mlflow.pyfunc.log_model(
                 name="encoder",
                 python_model=str(_MODEL_CODE),
                 artifacts={"encoder": str(encoder)},
@@ -175,6 +179,15 @@ class Registry:
                 tags=dict(tags),
                 model_type="sentence-encoder",
             )
+            _tell_output(model, width=SentenceEncoder.load(encoder).dim)
+            return model
+
+
+def _tell_output(model: ModelInfo, *, width: int) -> None:
+    """Sets the output of the signature, which MLflow cannot read from a type hint that is an array."""
+    signature = model.signature
+    signature.outputs = Schema([TensorSpec(np.dtype(np.float32), (-1, width))])
+    mlflow.models.set_signature(model.model_uri, signature)
 
 
 def fetch_encoder(tracker: Tracker, model_uri: str, folder: Path) -> Path:

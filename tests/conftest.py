@@ -17,6 +17,8 @@ os.environ["RAY_AUTH_MODE"] = "disabled"
 os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
 # An actor more for every start of train workers; nobody takes these machines away with a notice.
 os.environ["RAY_TRAIN_ENABLE_PREEMPTION_WATCHER"] = "0"
+# A Ray call without a cluster is an error here, and does not start one that nobody stops.
+os.environ["RAY_ENABLE_AUTO_CONNECT"] = "0"
 os.environ["TOKENIZERS_PARALLELISM"] = "false"
 # Short, because Ray puts sockets below it and their paths are limited to 107 characters.
 _RAY_FOLDER = tempfile.mkdtemp(prefix="ray", dir="/tmp")

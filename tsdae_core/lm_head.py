@@ -18,6 +18,7 @@ from transformers.activations import ACT2FN
 
 from tsdae_core.backbone import backbone_config, norm_eps, word_embeddings
 from tsdae_core.lm_loss import linear_cross_entropy_sum
+from tsdae_core.token_table import TokenTable
 
 
 class LmHead(nn.Module):
@@ -89,11 +90,15 @@ class LmHead(nn.Module):
         logits_TV: Tensor = self(hidden_TD) @ self._output(embeddings_VE).t()
         return logits_TV if self.bias is None else logits_TV + self.bias
 
-    def loss_sum(self, hidden_TD: Tensor, targets_T: Tensor, *, embeddings_VE: Tensor) -> Tensor:
-        """Return the cross-entropy summed over T targets (int64 ids), a scalar; logits are never kept."""
-        output_VE = self._output(embeddings_VE)
+    def loss_sum(self, hidden_TD: Tensor, targets_T: Tensor, *, table: TokenTable) -> Tensor:
+        """Return the cross-entropy summed over T targets (int64 ids), a scalar; logits are never kept.
+
+        ``table`` has the token embeddings; its lookups in this step share their gradient.
+        """
+        output_VE = self._output(table.weight)
         bias_V = output_VE.new_zeros(output_VE.shape[0]) if self.bias is None else self.bias
-        return linear_cross_entropy_sum(self(hidden_TD), output_VE, bias_V, targets_T)
+        shared = table if self.output is None else None
+        return linear_cross_entropy_sum(self(hidden_TD), output_VE, bias_V, targets_T, table=shared)
 
     def extend(self, size: int, pieces: Mapping[int, Sequence[int]]) -> None:
         """Make room for ``size`` tokens; a new one starts as the mean of the tokens that ``pieces`` names."""

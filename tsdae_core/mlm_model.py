@@ -20,9 +20,10 @@ from tsdae_core.hashing import fold_key
 from tsdae_core.lm_head import LmHead
 from tsdae_core.loss_sums import LossSums, int64_tensor
 from tsdae_core.objective_model import ObjectiveModel
-from tsdae_core.packed import fuse_projections, plan_packing, run_packed
+from tsdae_core.packed import FusedProjections, fuse_projections, plan_packing, run_packed
 from tsdae_core.padded import run_padded
 from tsdae_core.ragged import Int64s
+from tsdae_core.token_table import TokenTable
 
 
 class MlmModel(ObjectiveModel):
@@ -38,19 +39,19 @@ class MlmModel(ObjectiveModel):
 
     def forward(self, batch: Batch) -> LossSums:
         """Return the loss summed over hidden tokens, and their number."""
-        table = word_embeddings(self.backbone)
+        table = TokenTable(word_embeddings(self.backbone))
+        fused = fuse_projections(self.backbone, table) if self.use_packed else None
         targets_M = int64_tensor(batch["target_ids"], table.weight.device)
         hidden_MD = states_at(
             self.backbone,
             batch["input_ids"],
             batch["lengths"],
             batch["target_places"],
-            use_packed=self.use_packed,
+            fused=fused,
             causal=self.causal,
         )
-        return LossSums(
-            self.lm_head.loss_sum(hidden_MD, targets_M, embeddings_VE=table.weight), int(targets_M.shape[0])
-        )
+        loss_sum = self.lm_head.loss_sum(hidden_MD, targets_M, table=table)
+        return LossSums(loss_sum, int(targets_M.shape[0]))
 
 
 def states_at(
@@ -59,13 +60,16 @@ def states_at(
     lengths: Int64s,
     places: Int64s,
     *,
-    use_packed: bool,
+    fused: FusedProjections | None,
     causal: bool,
 ) -> Tensor:
-    """Return the last hidden states [M, D] of the tokens at ``places`` (int64[M], into ``input_ids``)."""
+    """Return the last hidden states [M, D] of the tokens at ``places`` (int64[M], into ``input_ids``).
+
+    Without ``fused`` the backbone's own forward runs.
+    """
     device = word_embeddings(backbone).weight.device
     lengths, places = np.asarray(lengths, dtype=np.int64), np.asarray(places)
-    if not use_packed:
+    if fused is None:
         ids_T, lengths_B = int64_tensor(input_ids, device), int64_tensor(lengths, device)
         hidden_TD = run_padded(backbone, ids_T, lengths_B, causal=causal)
         return hidden_TD.index_select(0, int64_tensor(places, device))
@@ -77,6 +81,6 @@ def states_at(
         int64_tensor(input_ids[plan.token_order], device),
         plan,
         causal=False,
-        fused=fuse_projections(backbone),
+        fused=fused,
         keep=torch.from_numpy(packed_place[places]).to(device),
     )

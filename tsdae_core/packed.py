@@ -26,8 +26,10 @@ from tsdae_core.backbone import (
     first_position,
     layers_of,
     recomputes_layers,
+    word_embeddings,
 )
 from tsdae_core.ragged import Int64s, expand_spans, offsets_of
+from tsdae_core.token_table import TokenTable
 
 _MAX_GROUPS = 8
 _SENTENCES_PER_GROUP = 16
@@ -147,24 +149,32 @@ def _unpad(rows: Tensor, group: _Group) -> Tensor:
 
 @dataclass(frozen=True)
 class FusedProjections:
-    """Query, key and value weights of every layer side by side; made once per step, shared by both passes."""
+    """Query, key and value weights of every layer side by side, and the token embeddings.
+
+    Made once per step and shared by all passes through the backbone.
+    """
 
     weights: tuple[Tensor, ...]
     biases: tuple[Tensor, ...]
+    table: TokenTable
 
     def first(self, num_layers: int) -> FusedProjections:
         """Return those of the first layers."""
-        return FusedProjections(self.weights[:num_layers], self.biases[:num_layers])
+        return FusedProjections(self.weights[:num_layers], self.biases[:num_layers], self.table)
 
 
-def fuse_projections(backbone: nn.Module) -> FusedProjections:
-    """Concatenate the three projections of each layer: weights [3D, D], biases [3D]."""
+def fuse_projections(backbone: nn.Module, table: TokenTable | None = None) -> FusedProjections:
+    """Concatenate the three projections of each layer: weights [3D, D], biases [3D].
+
+    ``table``, where the caller has one already, is of the backbone's token embeddings.
+    """
     weights, biases = [], []
     for layer in layers_of(backbone):
         parts = [layer.get_submodule(f"attention.self.{name}") for name in ("query", "key", "value")]
         weights.append(torch.cat([_tensor(part.weight) for part in parts]))
         biases.append(torch.cat([_tensor(part.bias) for part in parts]))
-    return FusedProjections(tuple(weights), tuple(biases))
+    table = table or TokenTable(word_embeddings(backbone))
+    return FusedProjections(tuple(weights), tuple(biases), table)
 
 
 def run_packed(
@@ -193,7 +203,8 @@ def run_packed(
     """
     positions = plan.positions + first_position(backbone)
     embed = backbone.get_submodule("embeddings")
-    hidden_TD: Tensor = embed(input_ids=ids_T[None], position_ids=positions[None])[0]
+    rows_TE = fused.table.rows(ids_T)
+    hidden_TD: Tensor = embed(inputs_embeds=rows_TE[None], position_ids=positions[None])[0]
     project = getattr(backbone, "embeddings_project", None)
     if project is not None:
         hidden_TD = project(hidden_TD)

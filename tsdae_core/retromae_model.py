@@ -13,8 +13,10 @@ from tsdae_core.encoder import SentenceEncoder
 from tsdae_core.loss_sums import LossSums, int64_tensor
 from tsdae_core.mlm_model import states_at
 from tsdae_core.objective_model import ObjectiveModel
+from tsdae_core.packed import fuse_projections
 from tsdae_core.ragged import offsets_of
 from tsdae_core.retromae import RetromaeConfig
+from tsdae_core.token_table import TokenTable
 from tsdae_core.tsdae_model import TsdaeModel
 
 
@@ -32,28 +34,33 @@ class RetromaeModel(ObjectiveModel):
         encoder, head = self.tsdae.encoder, self.tsdae.lm_head
         lengths = np.asarray(batch["lengths"], dtype=np.int64)
         first = offsets_of(lengths)[:-1]
+        backbone = self.tsdae.decoder_backbone or encoder.backbone
+        table = TokenTable(word_embeddings(encoder.backbone))
+        decoder_table = TokenTable(word_embeddings(backbone)) if self.tsdae.decoder_backbone else table
+        fused = fused_decoder = None
+        if encoder.use_packed:
+            fused = fused_decoder = fuse_projections(encoder.backbone, table)
+            if self.tsdae.decoder_backbone:
+                fused_decoder = fuse_projections(backbone, decoder_table)
         states = states_at(
             encoder.backbone,
             batch["input_ids"],
             lengths,
             np.concatenate([first, batch["target_places"]]),
-            use_packed=encoder.use_packed,
+            fused=fused,
             causal=encoder.attention == "causal",
         )
         vectors_BD, hidden_MD = states[: lengths.shape[0]], states[lengths.shape[0] :]
         for module in encoder.heads:
             vectors_BD = module(vectors_BD)
-        decoded_TD, order = self.tsdae.decode(vectors_BD, batch["decoder_input_ids"], lengths, causal=False)
+        decoded_TD, order = self.tsdae.decode(
+            vectors_BD, batch["decoder_input_ids"], lengths, fused=fused_decoder, causal=False
+        )
         place_of = np.empty_like(order)
         place_of[order] = np.arange(order.shape[0])
         places_N = int64_tensor(place_of[batch["decoder_target_places"]], decoded_TD.device)
-        table_VE = word_embeddings(encoder.backbone).weight
-        decoder_table_VE = word_embeddings(self.tsdae.decoder_backbone or encoder.backbone).weight
-        device = table_VE.device
-        loss = head.loss_sum(hidden_MD, int64_tensor(batch["target_ids"], device), embeddings_VE=table_VE)
-        loss = loss + head.loss_sum(
-            decoded_TD.index_select(0, places_N),
-            int64_tensor(batch["decoder_target_ids"], device),
-            embeddings_VE=decoder_table_VE,
-        )
+        targets_M = int64_tensor(batch["target_ids"], decoded_TD.device)
+        targets_N = int64_tensor(batch["decoder_target_ids"], decoded_TD.device)
+        loss = head.loss_sum(hidden_MD, targets_M, table=table)
+        loss = loss + head.loss_sum(decoded_TD.index_select(0, places_N), targets_N, table=decoder_table)
         return LossSums(loss, int(batch["target_ids"].shape[0] + batch["decoder_target_ids"].shape[0]))

@@ -32,6 +32,7 @@ from tsdae_core.loss_sums import LossSums, int64_tensor
 from tsdae_core.objective_model import ObjectiveModel
 from tsdae_core.packed import FusedProjections, fuse_projections, plan_packing
 from tsdae_core.ragged import Int64s, offsets_of
+from tsdae_core.token_table import TokenTable
 from tsdae_core.tsdae import LossUnit, TsdaeConfig, count_targets
 
 
@@ -76,7 +77,7 @@ class TsdaeModel(ObjectiveModel):
             batch["target_ids"],
             batch["target_lengths"],
             decoder_ids=batch.get("decoder_ids"),
-            fused=fused,
+            fused=fused if self.decoder_backbone is None else None,
         )
 
     def reconstruct(
@@ -90,8 +91,13 @@ class TsdaeModel(ObjectiveModel):
     ) -> LossSums:
         """Return the summed loss of rebuilding targets (with special tokens) from sentence vectors.
 
-        ``decoder_ids``, where given, are the decoder's inputs instead of the targets themselves.
+        ``decoder_ids``, where given, are the decoder's inputs instead of the targets themselves; ``fused``
+        is of the decoder's backbone.
         """
+        backbone = self.decoder_backbone or self.encoder.backbone
+        table = TokenTable(word_embeddings(backbone)) if fused is None else fused.table
+        if fused is None and self.encoder.use_packed:
+            fused = fuse_projections(backbone, table)
         lengths = np.asarray(target_lengths, dtype=np.int64)
         offsets = offsets_of(lengths)
         is_input = np.ones(target_ids.shape[0], dtype=np.bool_)
@@ -101,8 +107,7 @@ class TsdaeModel(ObjectiveModel):
         input_ids = (target_ids if decoder_ids is None else decoder_ids)[is_input]
         hidden_TD, order = self.decode(vectors_BS, input_ids, lengths - 1, fused=fused)
         labels_T = int64_tensor(target_ids[is_label][order], hidden_TD.device)
-        embeddings_VE = word_embeddings(self.decoder_backbone or self.encoder.backbone).weight
-        loss_sum = self.lm_head.loss_sum(hidden_TD, labels_T, embeddings_VE=embeddings_VE)
+        loss_sum = self.lm_head.loss_sum(hidden_TD, labels_T, table=table)
         return LossSums(loss_sum, count_targets(lengths, self.loss_per))
 
     def decode(
@@ -114,7 +119,10 @@ class TsdaeModel(ObjectiveModel):
         fused: FusedProjections | None = None,
         causal: bool = True,
     ) -> tuple[Tensor, Int64s]:
-        """Return decoder states [T, D] and, for each, the index of its token in ``input_ids`` (int64[T])."""
+        """Return decoder states [T, D] and, for each, the index of its token in ``input_ids`` (int64[T]).
+
+        ``fused`` is of the decoder's backbone.
+        """
         backbone = self.decoder_backbone or self.encoder.backbone
         if not self.encoder.use_packed:
             ids_T, lengths_B = (
@@ -123,8 +131,7 @@ class TsdaeModel(ObjectiveModel):
             )
             hidden_TD = decode_padded(backbone, self.bottleneck, vectors_BS, ids_T, lengths_B, causal=causal)
             return hidden_TD, np.arange(input_ids.shape[0], dtype=np.int64)
-        if fused is None or self.decoder_backbone is not None:
-            fused = fuse_projections(backbone)
+        fused = fused or fuse_projections(backbone)
         plan = plan_packing(lengths, device=vectors_BS.device)
         ids_T = int64_tensor(input_ids[plan.token_order], vectors_BS.device)
         hidden_TD = decode_packed(

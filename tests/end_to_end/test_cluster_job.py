@@ -148,6 +148,7 @@ def test_the_version_has_signature_example_requirements_tags_and_its_logged_mode
     job: Job, services: Services
 ) -> None:
     import mlflow.models
+    from mlflow.types import DataType
 
     from pipelines.registry import Registry
     from pipelines.tracking import Tracker
@@ -159,7 +160,10 @@ def test_the_version_has_signature_example_requirements_tags_and_its_logged_mode
     assert {"tsdae.encoder", "tsdae.corpus", "tsdae.config", "words.ndcg_at_10"} <= set(version.tags)
     with tracker.active():
         info = mlflow.models.get_model_info("models:/cluster-encoder@candidate")
-    assert info.signature.inputs is not None
+    assert info.signature.inputs.input_types() == [DataType.string]
+    (vectors,) = info.signature.outputs.inputs
+    assert (vectors.type, vectors.shape[0]) == (np.dtype("float32"), -1)
+    assert vectors.shape[1] > 0
     assert info.saved_input_example_info is not None
     model = client.get_logged_model(version.tags["tsdae.model_id"])
     assert model.source_run_id == version.run_id

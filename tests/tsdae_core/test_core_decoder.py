@@ -11,6 +11,7 @@ from tsdae_core.objective import build_objective
 from tsdae_core.optim import OptimConfig, build_optimizer
 from tsdae_core.ragged import Ragged
 from tsdae_core.step import training_step
+from tsdae_core.token_table import TokenTable
 from tsdae_core.tokens import tokenize_texts
 from tsdae_core.tsdae import TsdaeConfig
 
@@ -60,8 +61,8 @@ def test_the_decoder_reads_masked_inputs_and_predicts_the_whole_text(tokenizer, 
     labels = torch.from_numpy(
         np.delete(batch["target_ids"], ends - batch["target_lengths"] + 1)[order]
     ).long()
-    table = encoder.backbone.embeddings.word_embeddings.weight
-    want = model.lm_head.loss_sum(states, labels, embeddings_VE=table)
+    table = TokenTable(encoder.backbone.embeddings.word_embeddings)
+    want = model.lm_head.loss_sum(states, labels, table=table)
     torch.testing.assert_close(masked.loss_sum, want)
 
 

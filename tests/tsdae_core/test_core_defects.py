@@ -14,6 +14,7 @@ from tsdae_core.encoder import SentenceEncoder
 from tsdae_core.lm_head import LmHead
 from tsdae_core.objective import build_objective
 from tsdae_core.pooling import Dense, DenseConfig
+from tsdae_core.token_table import TokenTable
 from tsdae_core.tokens import tokenize_texts
 
 ROOT = Path(__file__).parents[2]
@@ -87,9 +88,9 @@ def test_the_logits_of_all_targets_never_exist_at_once(monkeypatch):
     monkeypatch.setattr(lm_loss, "_BLOCK_SIZE", 1000 * 16)
     monkeypatch.setattr(lm_loss, "_MIN_ROWS", 1)
     head = LmHead(bias=torch.zeros(1000))
-    states, table = torch.randn(256, 8, requires_grad=True), torch.randn(1000, 8, requires_grad=True)
+    states, table = torch.randn(256, 8, requires_grad=True), TokenTable(torch.nn.Embedding(1000, 8))
     with LargestTensor() as largest:
-        head.loss_sum(states, torch.arange(256), embeddings_VE=table).backward()
+        head.loss_sum(states, torch.arange(256), table=table).backward()
     assert largest.num_values == 1000 * 16 < 256 * 1000
 
 

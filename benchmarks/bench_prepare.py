@@ -47,7 +47,7 @@ def write_corpus(folder: Path, num_rows: int) -> int:
     return sum(path.stat().st_size for path in folder.iterdir())
 
 
-class _WorkerWatch(threading.Thread):
+class WorkerWatch(threading.Thread):
     """Samples the private memory of this machine's Ray workers below this process."""
 
     def __init__(self) -> None:
@@ -56,6 +56,7 @@ class _WorkerWatch(threading.Thread):
         self.stopped = threading.Event()
 
     def run(self) -> None:
+        """Until `stopped` is set."""
         while not self.stopped.wait(_SAMPLE_S):
             for process in psutil.Process().children(recursive=True):
                 try:
@@ -82,7 +83,7 @@ def measure(source: str, num_cpus: int) -> dict[str, float]:
 
     ray.init(num_cpus=num_cpus, include_dashboard=False, log_to_driver=False, logging_level="ERROR")
     idle_mib = peak_mib()
-    watch = _WorkerWatch()
+    watch = WorkerWatch()
     watch.start()
     with tempfile.TemporaryDirectory(prefix="bench-prepare-") as workspace:
         started_s = time.monotonic()

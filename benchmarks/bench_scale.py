@@ -109,10 +109,8 @@ def main() -> None:
     if args.write:
         args.write.write_text(json.dumps(asdict(rates), indent=2, sort_keys=True) + "\n", encoding="utf-8")
     gpu = Gpu(peak_tflops=args.gpu_tflops, train_share=args.train_share, encode_share=args.encode_share)
-    prices = Prices(
-        core_hour=args.core_hour_price, gpu_hour=args.gpu_hour_price, gb_month=args.gb_month_price
-    )
-    print(render(rates, gpu, prices))
+    prices = {name: getattr(args, f"{name}_price") for name in asdict(DEFAULT_PRICES)}
+    print(render(rates, gpu, Prices(**prices)))
 
 
 def read_rates(path: Path) -> Rates:
@@ -153,9 +151,8 @@ def _stages(rates: Rates, gpu: Gpu, num_rows: int) -> list[tuple[str, float, flo
 
     train_gpu = _train_flops(rates) / (gpu.peak_tflops * 1e12 * gpu.train_share)
     encode_gpu = _encode_flops(rates) / (gpu.peak_tflops * 1e12 * gpu.encode_share)
-    checkpoint = (
-        2 * 4 * 3 * 1.5 * _parameters()
-    )  # two kept: weights and two moments, decoder's modules on top
+    # Two are kept: weights and two moments, the decoder's modules on top.
+    checkpoint = 2 * 4 * 3 * 1.5 * _parameters()
     return [
         # Bytes of prepare: the exchange files, removed at its end, and the corpus.
         ("prepare", 2 * num_rows * rates.corpus_bytes, hours(rates.prepare_rows_per_s), None, 3 * driver),

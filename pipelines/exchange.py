@@ -16,6 +16,8 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from pipelines.manifest import ShardRecord
+from pipelines.shards import ShardFunction
 from pipelines.storage import Location
 
 MAX_PARTS = 128
@@ -46,6 +48,21 @@ def read_bucket(places: Sequence[Location], bucket: int, schema: pa.Schema) -> p
     """The rows of a bucket from all parts, in the order of the parts."""
     batches = [batch for place in places for batch in _blocks(place, bucket, schema)]
     return pa.Table.from_batches(batches, schema)
+
+
+class PartMerger:
+    """Makes the task that merges the parts `{"parts": names}` of a folder into one named like the item."""
+
+    def __init__(self, folder: Location):
+        self.folder = folder
+
+    def __call__(self) -> ShardFunction:
+        """The task."""
+        return self._merge
+
+    def _merge(self, name: str, spec: Mapping[str, Any]) -> ShardRecord:
+        merge_parts([self.folder / part for part in spec["parts"]], self.folder / name)
+        return ShardRecord(name=name, num_rows=0, digest="")
 
 
 def merge_parts(places: Sequence[Location], target: Location) -> None:

@@ -15,16 +15,16 @@ import pyarrow.parquet as pq
 
 from pipelines.config_values import config_to_dict
 from pipelines.errors import InputError
-from pipelines.exchange import merge_parts, merge_rounds
+from pipelines.exchange import PartMerger, merge_rounds
 from pipelines.inputs import InputFile, check_files, find_files, plan_pieces
 from pipelines.label_rule import LABEL_REASONS, LabelRule
 from pipelines.labels_config import LabelsConfig
-from pipelines.labels_read import LabelGatherer, LabelReader, ParallelFiles, named_columns, part_place
+from pipelines.labels_read import LabelGatherer, LabelReader, ParallelFiles, exchange_folder, named_columns
 from pipelines.manifest import Manifest, ShardRecord, StageFolder, stable_hash
 from pipelines.parallel_lines import find_parallel
 from pipelines.prepare import numbered_items
 from pipelines.progress import Reporter
-from pipelines.shards import ShardFunction, ShardRunner, names, run_shards
+from pipelines.shards import names, run_shards, sum_drops
 from pipelines.storage import Location
 from pipelines.train_config import TrainConfig
 
@@ -32,12 +32,8 @@ LABELS_FOLDER = "labels"
 _SHARD_BYTES = 64 << 20
 
 
-def prepare_labels(
-    config: TrainConfig, workspace: Location, *, reporter: Reporter, runner: ShardRunner | None = None
-) -> Manifest:
+def prepare_labels(config: TrainConfig, workspace: Location, *, reporter: Reporter) -> Manifest:
     """Runs the stage for a training with labels unless it is finished; writes `labels/`.
-
-    runner: what applies functions to shards; None takes `run_shards`.
 
     Raises:
         InputError: no data, an unreadable file, a missing column, or not one usable row.
@@ -63,7 +59,7 @@ def prepare_labels(
     reporter.note(f"labels: reading {len(files):,} files from {labels.input}")
     with stage.removed_on_user_error():
         stage.begin()
-        return _run(stage, config, labels, files, rule, reporter, runner or run_shards)
+        return _run(stage, config, labels, files, rule, reporter)
 
 
 def label_files(config: TrainConfig) -> list[InputFile]:
@@ -87,7 +83,6 @@ def _run(
     files: Sequence[InputFile],
     rule: LabelRule,
     reporter: Reporter,
-    runner: ShardRunner,
 ) -> Manifest:
     texts, label = labels.columns_of(config.objective)
     num_shards = _num_shards(sum(file.size_bytes for file in files))
@@ -103,16 +98,16 @@ def _run(
         except InputError as error:
             raise named_columns(error) from error
         pieces = plan_pieces(files, row_groups)
-        items = numbered_items(stage, pieces, reporter, runner=runner)
-    read = runner(stage, "read", items, work, reporter=reporter, label="labels read")
+        items = numbered_items(stage, pieces, reporter)
+    read = run_shards(stage, "read", items, work, reporter=reporter, label="labels read")
     if sum(record.counts.get("kept", 0) for record in read) == 0:
         raise InputError(_nothing_left(stage, labels, label, read, rule))
-    parts = _merged(stage, read, reporter, runner)
+    parts = _merged(stage, read, reporter)
     gatherer = LabelGatherer(stage.folder, parts, num_texts=len(texts))
     by_shard = {name: {"shard": number} for number, name in enumerate(names(num_shards))}
-    shards = runner(stage, "gather", by_shard, gatherer, reporter=reporter, label="labels gather")
-    (stage.folder / "_exchange").delete()
-    drops = _drops([*read, *shards])
+    shards = run_shards(stage, "gather", by_shard, gatherer, reporter=reporter, label="labels gather")
+    exchange_folder(stage.folder).delete()
+    drops = sum_drops([*read, *shards])
     counts = {
         "rows_read": sum(record.num_rows for record in read),
         "rows_kept": sum(shard.num_rows for shard in shards),
@@ -128,55 +123,24 @@ def _run(
     return manifest
 
 
-class _Merger:
-    """Makes the task that merges parts, `{"parts": names}`, into one named like the item."""
-
-    def __init__(self, folder: Location):
-        self.folder = folder
-
-    def __call__(self) -> ShardFunction:
-        return self._merge
-
-    def _merge(self, name: str, spec: Mapping[str, Any]) -> ShardRecord:
-        sources = [part_place(self.folder, part) for part in spec["parts"]]
-        merge_parts(sources, part_place(self.folder, name))
-        return ShardRecord(name=name, num_rows=0, digest="")
-
-
-def _merged(
-    stage: StageFolder, read: Sequence[ShardRecord], reporter: Reporter, runner: ShardRunner
-) -> list[Location]:
+def _merged(stage: StageFolder, read: Sequence[ShardRecord], reporter: Reporter) -> list[Location]:
     """The parts of the exchange, merged until they are few."""
+    exchange = exchange_folder(stage.folder)
 
     def merge(number: str, items: Mapping[str, Mapping[str, Any]]) -> list[str]:
-        done = runner(
-            stage,
-            f"merge-{number}",
-            items,
-            _Merger(stage.folder),
-            reporter=reporter,
-            label="labels merge",
-        )
+        work = PartMerger(exchange)
+        done = run_shards(stage, f"merge-{number}", items, work, reporter=reporter, label="labels merge")
         return [record.name for record in done]
 
     found = [f"{record.name}-{i}" for record in read for i in range(record.counts["parts"])]
-    return [part_place(stage.folder, name) for name in merge_rounds(found, merge)]
-
-
-def _drops(records: Sequence[ShardRecord]) -> dict[str, int]:
-    total: dict[str, int] = {}
-    for record in records:
-        for key, value in record.counts.items():
-            if key.startswith("dropped_"):
-                total[key] = total.get(key, 0) + value
-    return dict(sorted(total.items()))
+    return [exchange / name for name in merge_rounds(found, merge)]
 
 
 def _nothing_left(
     stage: StageFolder, labels: LabelsConfig, label: str | None, read: Sequence[ShardRecord], rule: LabelRule
 ) -> str:
     rows = sum(record.num_rows for record in read)
-    drops = _drops(read)
+    drops = sum_drops(read)
     if rows == 0:
         skipped = sum(record.counts.get("skipped_pieces", 0) for record in read)
         return f"'{labels.input}' holds no rows" + (f" ({skipped} bad files were skipped)" if skipped else "")

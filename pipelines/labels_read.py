@@ -181,7 +181,7 @@ class _Output:
         return ShardRecord(name=self.item, num_rows=num_rows, digest="", counts=dict(self.counts))
 
     def _rows_place(self, number: int) -> Location:
-        return part_place(self.reader.folder, f"{self.item}-{number}")
+        return exchange_folder(self.reader.folder) / f"{self.item}-{number}"
 
     def _write_rows(self, number: int, rows: pa.Table) -> None:
         write_part(self._rows_place(number), rows, num_buckets=self.reader.num_shards)
@@ -228,9 +228,9 @@ def named_columns(error: InputError) -> InputError:
     return InputError(f"{error} (train.labels.text_columns and train.labels.label_column name the columns)")
 
 
-def part_place(folder: Location, name: str) -> Location:
-    """Where a part of the exchange lies."""
-    return folder / "_exchange" / name
+def exchange_folder(folder: Location) -> Location:
+    """Where the parts of the exchange lie, below the stage's folder."""
+    return folder / "_exchange"
 
 
 def _duplicates(rows: pa.Table) -> pa.Table:

@@ -15,18 +15,16 @@ from typing import Any
 import pyarrow.fs as pafs
 import torch
 
-from pipelines.lanes import LanePlan, chunks
 from pipelines.metric_log import MetricLog
 from pipelines.storage import Location
-from pipelines.stream import StepBatch, steps_of
-from pipelines.token_shards import RowSource, TokenRows
+from pipelines.stream import StepBatch, StreamSpec, steps_of
+from pipelines.token_shards import RowSource
 from pipelines.train_checkpoint import checkpoint_name, last_checkpoint, told_when_full
 from pipelines.train_job import BEST_FOLDER, ENCODER_FOLDER, STATE_FOLDER, Training
 from pipelines.train_links import Links
 from pipelines.train_worker import train_linked
 from tsdae_core.checkpoint import TrainingState, read_state
 from tsdae_core.encoder import SentenceEncoder
-from tsdae_core.objective import Objective
 
 _NEWEST = "newest.json"
 # Corpora of so many rows are held in memory: reading them once per epoch costs more than training on them.
@@ -65,22 +63,11 @@ def train_here(
 class LocalStream:
     """All batches of one worker, made when they are asked for (a `train_links.Stream`)."""
 
-    def __init__(
-        self,
-        plan: LanePlan,
-        rows: TokenRows,
-        objective: Objective,
-        *,
-        rank: int,
-        world_size: int,
-        first_step: int,
-        num_steps: int,
-        max_batch_tokens: int,
-    ):
-        assert (rank, world_size) == (0, 1)
-        self._plan, self._objective, self._max_batch_tokens = plan, objective, max_batch_tokens
-        self._rows: RowSource = rows.in_memory() if rows.num_rows <= _ROWS_IN_MEMORY else rows
-        self._work = chunks(plan, first_step=first_step, num_steps=num_steps)
+    def __init__(self, spec: StreamSpec):
+        assert (spec.rank, spec.world_size) == (0, 1)
+        self._spec = spec
+        is_small = spec.rows.num_rows <= _ROWS_IN_MEMORY
+        self._rows: RowSource = spec.rows.in_memory() if is_small else spec.rows
 
     @property
     def tokens_waiting(self) -> int:
@@ -88,9 +75,10 @@ class LocalStream:
         return 0
 
     def __iter__(self) -> Iterator[StepBatch]:
-        for chunk in self._work:
+        spec = self._spec
+        for chunk in spec.work:
             yield from steps_of(
-                [chunk], self._plan, self._rows, self._objective, max_batch_tokens=self._max_batch_tokens
+                [chunk], spec.plan, self._rows, spec.objective, max_batch_tokens=spec.max_batch_tokens
             )
 
     def close(self) -> None:

@@ -26,7 +26,7 @@ from pipelines.collection_config import CollectionConfig
 from pipelines.config_values import config_to_dict
 from pipelines.equal_ids import IdChecker
 from pipelines.errors import InputError
-from pipelines.exchange import merge_parts, merge_rounds
+from pipelines.exchange import PartMerger, merge_rounds
 from pipelines.inputs import InputFile, Piece, check_files, find_files, plan_pieces
 from pipelines.manifest import Manifest, ShardRecord, StageFolder, read_manifest, stable_hash
 from pipelines.near_duplicates import BandMaker, BandMatcher
@@ -36,7 +36,7 @@ from pipelines.prepare_gather import Gatherer, Thinner
 from pipelines.prepare_read import IDS, ROWS, Reader, bad_files_place, part_names
 from pipelines.progress import Reporter
 from pipelines.rows import count_rows
-from pipelines.shards import ShardFunction, ShardRunner, names, run_shards
+from pipelines.shards import ShardFunction, names, run_shards, sum_drops
 from pipelines.storage import Location
 
 # A shard is what one task of any later stage holds in memory, and what a kill loses of it.
@@ -110,7 +110,7 @@ def _run(
         raise InputError(_nothing_left(config, rows_read, read, skipped))
     gathered = passes.gather(read)
     shards = gathered if config.near_duplicates is None else passes.thin(gathered)
-    drops = _sum_drops([*read, *gathered, *(shards if shards is not gathered else ())])
+    drops = sum_drops([*read, *gathered, *(shards if shards is not gathered else ())])
     counts = {
         "rows_read": rows_read,
         "rows_kept": sum(shard.num_rows for shard in shards),
@@ -149,8 +149,6 @@ def numbered_items(
     stage: StageFolder,
     pieces: Sequence[Sequence[Piece]],
     reporter: Reporter,
-    *,
-    runner: ShardRunner | None = None,
 ) -> Mapping[str, Mapping[str, Any]]:
     """The first pass's work; a piece of a file cut at line ends knows how many lines are before it."""
     work = [list(group) for group in pieces]
@@ -158,7 +156,7 @@ def numbered_items(
     if cut:
         items = {f"lines-{n:06d}": {"piece": work[i][j]} for n, (i, j) in enumerate(cut)}
         label = f"{stage.stage} count lines"
-        counted = (runner or run_shards)(stage, "count", items, _line_counter, reporter=reporter, label=label)
+        counted = run_shards(stage, "count", items, _line_counter, reporter=reporter, label=label)
         lines: dict[str, int] = {}
         for (i, j), record in zip(cut, counted, strict=True):
             path = work[i][j].file.place.path
@@ -237,7 +235,7 @@ class _Passes:
         """The parts of a kind, merged until they are few; what was merged is deleted."""
 
         def merge(number: str, items: Mapping[str, Mapping[str, Any]]) -> list[str]:
-            work = _Merger(self._place(kind))
+            work = PartMerger(self._place(kind))
             done = self._run(f"merge-{kind}-{number}", items, work, f"merge {kind}")
             merged = [self._place(kind) / name for spec in items.values() for name in spec["parts"]]
             with ThreadPoolExecutor(_DELETE_THREADS) as pool:
@@ -264,20 +262,6 @@ class _Passes:
         )
 
 
-class _Merger:
-    """Makes the task that merges parts, `{"parts": names}`, into one named like the item."""
-
-    def __init__(self, folder: Location):
-        self.folder = folder
-
-    def __call__(self) -> ShardFunction:
-        return self._merge
-
-    def _merge(self, name: str, spec: Mapping[str, Any]) -> ShardRecord:
-        merge_parts([self.folder / part for part in spec["parts"]], self.folder / name)
-        return ShardRecord(name=name, num_rows=0, digest="")
-
-
 def _skipped_files(folder: Location, records: Sequence[ShardRecord]) -> dict[str, str]:
     """Why each bad file was set aside, by name; a file cut into several pieces counts once."""
     found: dict[str, str] = {}
@@ -290,15 +274,6 @@ def _skipped_files(folder: Location, records: Sequence[ShardRecord]) -> dict[str
     return dict(sorted(found.items()))
 
 
-def _sum_drops(records: Sequence[ShardRecord]) -> dict[str, int]:
-    total: dict[str, int] = {}
-    for record in records:
-        for key, value in record.counts.items():
-            if key.startswith("dropped_"):
-                total[key] = total.get(key, 0) + value
-    return dict(sorted(total.items()))
-
-
 def _nothing_left(
     config: CollectionConfig,
     rows_read: int,
@@ -309,7 +284,7 @@ def _nothing_left(
         return f"all data files of '{config.input}' were skipped; the first: {next(iter(skipped.values()))}"
     if rows_read == 0:
         return f"'{config.input}' holds no rows"
-    drops = ", ".join(f"{value} {key.removeprefix('dropped_')}" for key, value in _sum_drops(records).items())
+    drops = ", ".join(f"{value} {key.removeprefix('dropped_')}" for key, value in sum_drops(records).items())
     return (
         f"none of the {rows_read} rows of '{config.input}' is usable (column '{config.text_column}': {drops})"
     )

@@ -241,3 +241,13 @@ def user_error_in(error: BaseException) -> ValueError | None:
 def names(count: int) -> Sequence[str]:
     """The names of `count` shards."""
     return [shard_name(number) for number in range(count)]
+
+
+def sum_drops(records: Sequence[ShardRecord]) -> dict[str, int]:
+    """The counts `dropped_...` of all records, by reason."""
+    total: dict[str, int] = {}
+    for record in records:
+        for key, value in record.counts.items():
+            if key.startswith("dropped_"):
+                total[key] = total.get(key, 0) + value
+    return dict(sorted(total.items()))

@@ -52,28 +52,39 @@ def num_tokens(batch: Batch) -> int:
     return int(sum(values.sum() for key, values in batch.items() if key.endswith("lengths")))
 
 
-class BatchStream:
-    """This worker's batches of the steps [first_step, num_steps), in order; to be iterated once.
+@dataclass(frozen=True, kw_only=True)
+class StreamSpec:
+    """Which batches a worker gets: those of its lanes in the steps [first_step, num_steps).
 
-    A step's rows come in micro-batches of at most `max_batch_tokens` tokens of text (or one row). A thread
-    takes what the ingest tasks have made ahead of the training. Close it when not read to its end.
+    A step's rows come in micro-batches of at most `max_batch_tokens` tokens of text (or one row).
     """
 
-    def __init__(
-        self,
-        plan: LanePlan,
-        rows: TokenRows,
-        objective: Objective,
-        *,
-        rank: int,
-        world_size: int,
-        first_step: int,
-        num_steps: int,
-        max_batch_tokens: int,
-    ):
-        self._work = _grouped(chunks(plan, first_step=first_step, num_steps=num_steps), plan.steps_per_chunk)
-        lanes = range(rank, plan.num_lanes, world_size)
-        self._maker = _BatchMaker(plan, rows, objective, lanes, self._work, max_batch_tokens)
+    plan: LanePlan
+    rows: TokenRows
+    objective: Objective
+    rank: int
+    world_size: int
+    first_step: int
+    num_steps: int
+    max_batch_tokens: int
+
+    @property
+    def work(self) -> list[Chunk]:
+        """The chunks of the corpus that the steps read, in order."""
+        return list(chunks(self.plan, first_step=self.first_step, num_steps=self.num_steps))
+
+
+class BatchStream:
+    """This worker's batches in order; to be iterated once.
+
+    A thread takes what the ingest tasks have made ahead of the training. Close it when not read to its end.
+    """
+
+    def __init__(self, spec: StreamSpec):
+        plan = spec.plan
+        self._work = _grouped(spec.work, plan.steps_per_chunk)
+        lanes = range(spec.rank, plan.num_lanes, spec.world_size)
+        self._maker = _BatchMaker(plan, spec.rows, spec.objective, lanes, self._work, spec.max_batch_tokens)
         self._arrived: queue.Queue[list[StepBatch] | BaseException | None] = queue.Queue(maxsize=1)
         self._closed = threading.Event()
         self._lock = threading.Lock()

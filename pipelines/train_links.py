@@ -13,13 +13,10 @@ from typing import Any, Protocol
 
 import torch
 
-from pipelines.lanes import LanePlan
 from pipelines.metric_log import MetricLog
-from pipelines.stream import StepBatch
-from pipelines.token_shards import TokenRows
+from pipelines.stream import StepBatch, StreamSpec
 from tsdae_core.checkpoint import TrainingState
 from tsdae_core.encoder import SentenceEncoder
-from tsdae_core.objective import Objective
 
 
 class Stream(Protocol):
@@ -33,23 +30,6 @@ class Stream(Protocol):
 
     def close(self) -> None:
         """Ends what makes batches."""
-
-
-class StreamMaker(Protocol):
-    """Opens the stream of one worker for the steps [first_step, num_steps)."""
-
-    def __call__(  # noqa: D102 - the class says it
-        self,
-        plan: LanePlan,
-        rows: TokenRows,
-        objective: Objective,
-        *,
-        rank: int,
-        world_size: int,
-        first_step: int,
-        num_steps: int,
-        max_batch_tokens: int,
-    ) -> Stream: ...
 
 
 class CheckpointKeeper(Protocol):
@@ -83,6 +63,6 @@ class Links:
     device: torch.device
     checkpoints: CheckpointKeeper
     metrics: MetricLog
-    open_stream: StreamMaker
+    open_stream: Callable[[StreamSpec], Stream]
     show: Callable[[dict[str, Any]], None]
     after_step: Callable[[int, SentenceEncoder], None] | None = None

@@ -29,7 +29,7 @@ from pipelines.metric_log import MetricLog
 from pipelines.parallel import Parallel
 from pipelines.step_meter import Feeding, StepMeter
 from pipelines.stopping import best_step, has_stopped
-from pipelines.stream import BatchStream, StepBatch
+from pipelines.stream import BatchStream, StepBatch, StreamSpec
 from pipelines.token_shards import TokenRows
 from pipelines.train_checkpoint import Checkpoints
 from pipelines.train_job import (
@@ -166,17 +166,17 @@ class _Worker:
             self._watched(0)
             self._validate(0)
         self.parallel.wrapped.train()
-        stream = self.links.open_stream(
-            job.plan,
-            TokenRows.open(job.workspace, job.tokens),
-            job.objective,
+        spec = StreamSpec(
+            plan=job.plan,
+            rows=TokenRows.open(job.workspace, job.tokens),
+            objective=job.objective,
             rank=self.rank,
             world_size=self.parallel.world_size,
             first_step=self.first_step,
             num_steps=config.num_steps,
             max_batch_tokens=config.max_batch_tokens,
         )
-        with closing(stream):
+        with closing(self.links.open_stream(spec)) as stream:
             self._loop(stream)
 
     def _is_over(self, done: int) -> bool:

@@ -17,7 +17,7 @@ from pipelines.manifest import StageFolder
 from pipelines.noise_epoch import noise_examples, recorded_config, write_plan
 from pipelines.prepare import prepare
 from pipelines.storage import Location
-from pipelines.stream import BatchStream
+from pipelines.stream import BatchStream, StreamSpec
 from tests.pipelines.shard_builders import run_shards_here
 from tsdae_core.encoder import SentenceEncoder
 from tsdae_core.objective import build_objective
@@ -42,14 +42,17 @@ def stream_rows(plan, rows, objective, *, epoch, workers):
     found = {}
     first = epoch * plan.steps_per_epoch
     for rank in range(workers):
-        for step in BatchStream(
-            *(plan, rows, objective),
+        spec = StreamSpec(
+            plan=plan,
+            rows=rows,
+            objective=objective,
             rank=rank,
             world_size=workers,
             first_step=first,
             num_steps=first + plan.steps_per_epoch,
             max_batch_tokens=900,
-        ):
+        )
+        for step in BatchStream(spec):
             for batch in step.micro_batches:
                 for name, lengths in (("source", "source"), ("target", "target"), ("decoder", "target")):
                     parts = np.split(batch[f"{name}_ids"], np.cumsum(batch[f"{lengths}_lengths"])[:-1])

@@ -16,7 +16,7 @@ from pipelines.prepare import prepare
 from pipelines.progress_board import _READ_TIMEOUT_S, followed, new_board
 from pipelines.shards import run_shards
 from pipelines.storage import Location
-from pipelines.stream import BatchStream
+from pipelines.stream import BatchStream, StreamSpec
 from tests.pipelines.shard_builders import run_shards_here
 from tsdae_core.objective import build_objective
 from tsdae_core.scratch import train_tokenizer
@@ -177,16 +177,17 @@ def global_steps(plan, rows, objective, *, workers, num_steps, first_step=0):
     merged = {step: {} for step in range(first_step, num_steps)}
     for rank in range(workers):
         seen = []
-        for step in BatchStream(
-            plan,
-            rows,
-            objective,
+        spec = StreamSpec(
+            plan=plan,
+            rows=rows,
+            objective=objective,
             rank=rank,
             world_size=workers,
             first_step=first_step,
             num_steps=num_steps,
             max_batch_tokens=900,
-        ):
+        )
+        for step in BatchStream(spec):
             seen.append(step.step)
             found = {}
             for batch in step.micro_batches:

@@ -47,7 +47,9 @@ from pipelines.validation_score import ValidationScore
 from tsdae_core.batch import Batch
 from tsdae_core.checkpoint import TrainingState, write_state
 from tsdae_core.encoder import SentenceEncoder
+from tsdae_core.hashing import fold_key
 from tsdae_core.in_batch import InBatchModel
+from tsdae_core.keyed_dropout import has_dropout
 from tsdae_core.lm_head import LmHead
 from tsdae_core.objective_model import ObjectiveModel
 from tsdae_core.optim import NonFiniteGradientError, learning_rate, set_learning_rate
@@ -115,6 +117,8 @@ class _Worker:
             model.enable_gradient_checkpointing()
         if config.compile:
             model.compile_blocks()
+        # Compiled blocks draw their own.
+        self.keys_dropout = has_dropout(model) and not config.compile
         self.checkpoints = links.checkpoints
         state = self.checkpoints.latest(best=best if self.rank == 0 else None)
         self.first_step = state.step if state else 0
@@ -243,6 +247,7 @@ class _Worker:
                 max_grad_norm=config.optim.max_grad_norm,
                 weight=weights,
                 autocast_dtype=torch.bfloat16 if config.precision == "bfloat16" else None,
+                dropout_key=fold_key("dropout", self.job.seed, step.step) if self.keys_dropout else None,
             )
         except NonFiniteGradientError as error:
             raise self._not_finite(step) from error

@@ -164,20 +164,30 @@ class SentenceEncoder(nn.Module):
         """Where the weights are."""
         return next(self.backbone.parameters()).device
 
-    def embed(self, ids: NDArray[Any], lengths: Int64s, *, fused: FusedProjections | None = None) -> Tensor:
+    def embed(
+        self,
+        ids: NDArray[Any],
+        lengths: Int64s,
+        *,
+        fused: FusedProjections | None = None,
+        views: Int64s | None = None,
+    ) -> Tensor:
         """Return sentence vectors [B, dim] with gradients.
 
         Args:
             ids: integer ids [T] with special tokens, sentence after sentence.
             lengths: int64[B], all positive.
             fused: projections already fused in this step, if any.
+            views: int64[B], different for equal sentences that are to meet different dropout.
         """
         if self.use_packed:
-            vectors = self._embed_packed(ids, lengths, fused)
+            vectors = self._embed_packed(ids, lengths, fused, views)
         else:
             ids_T = torch.from_numpy(ids.astype(np.int64)).to(self.device)
             lengths_B = torch.from_numpy(lengths.astype(np.int64)).to(self.device)
-            hidden_TD = run_padded(self.backbone, ids_T, lengths_B, causal=self.attention == "causal")
+            hidden_TD = run_padded(
+                self.backbone, ids_T, lengths_B, causal=self.attention == "causal", views_B=views
+            )
             rows = torch.repeat_interleave(torch.arange(len(lengths), device=self.device), lengths_B)
             first = torch.from_numpy(offsets_of(lengths)[:-1].copy()).to(self.device)
             vectors = pool(hidden_TD, first, rows, mode=self.pooling)
@@ -185,7 +195,9 @@ class SentenceEncoder(nn.Module):
             vectors = head(vectors)
         return vectors
 
-    def _embed_packed(self, ids: NDArray[Any], lengths: Int64s, fused: FusedProjections | None) -> Tensor:
+    def _embed_packed(
+        self, ids: NDArray[Any], lengths: Int64s, fused: FusedProjections | None, views: Int64s | None
+    ) -> Tensor:
         plan = plan_packing(lengths, device=self.device)
         hidden_TD = run_packed(
             self.backbone,
@@ -194,6 +206,7 @@ class SentenceEncoder(nn.Module):
             causal=False,
             fused=fused or fuse_projections(self.backbone),
             keep=plan.first if self.pooling == "cls" else None,
+            views_B=views,
         )
         if self.pooling == "cls":
             return hidden_TD.index_select(0, plan.restore)

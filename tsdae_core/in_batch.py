@@ -19,6 +19,7 @@ from torch import Tensor
 
 from tsdae_core.batch import Batch
 from tsdae_core.hashing import fold_key
+from tsdae_core.keyed_dropout import keyed_dropout
 from tsdae_core.loss_sums import LossSums
 from tsdae_core.objective_model import ObjectiveModel
 
@@ -57,18 +58,21 @@ class InBatchModel(ObjectiveModel):
         return LossSums(own.loss_sum + (surrogate - surrogate.detach()), own.num_targets)
 
 
-def cached_vector_grads(model: InBatchModel, batches: Sequence[Batch]) -> tuple[list[Tensor], float]:
+def cached_vector_grads(
+    model: InBatchModel, batches: Sequence[Batch], *, dropout_key: int | None = None
+) -> tuple[list[Tensor], float]:
     """Return d loss / d vectors of every micro-batch [n, K, S], and this worker's summed in-batch loss.
 
     First pass without gradients, then the loss over all vectors; the caller runs every micro-batch again,
-    each after `seed_micro_batch`, so that both passes drop the same units.
+    each after `seed_micro_batch` and with the same key, so that both passes drop the same units.
     """
     base_seed = torch.initial_seed()
     parts = []
     with torch.no_grad():
         for index, batch in enumerate(batches):
             seed_micro_batch(base_seed, index)
-            parts.append(model.vectors(batch))
+            with keyed_dropout(dropout_key):
+                parts.append(model.vectors(batch))
     whole = torch.cat(parts).requires_grad_()
     loss = model.in_batch_loss(whole, batches)
     (grads,) = torch.autograd.grad(loss, whole)

@@ -9,7 +9,7 @@ Shapes: B sentences, T packed tokens, D width, H heads, n sentences of a length 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -28,6 +28,7 @@ from tsdae_core.backbone import (
     recomputes_layers,
     word_embeddings,
 )
+from tsdae_core.keyed_dropout import LayerDropout, PassKeys, begin_pass, layer_dropout
 from tsdae_core.ragged import Int64s, expand_spans, offsets_of
 from tsdae_core.token_table import TokenTable
 
@@ -186,6 +187,7 @@ def run_packed(
     fused: FusedProjections,
     add_vector: AddVector | None = None,
     keep: Tensor | None = None,
+    views_B: Int64s | None = None,
 ) -> Tensor:
     """Return the last hidden states [T, D] in packed order.
 
@@ -198,13 +200,16 @@ def run_packed(
             layer runs.
         add_vector: called as ``add_vector(layer_index, hidden_TD)`` after each self-attention block.
         keep: int64 packed places; the last layer finishes only these, and only they are returned.
+        views_B: see `keyed_dropout.begin_pass`.
 
     After `backbone.recompute_layers` a layer is computed again in the backward pass.
     """
     positions = plan.positions + first_position(backbone)
     embed = backbone.get_submodule("embeddings")
     rows_TE = fused.table.rows(ids_T)
-    hidden_TD: Tensor = embed(inputs_embeds=rows_TE[None], position_ids=positions[None])[0]
+    keys = begin_pass(ids_T, plan.row_of_token, plan.positions, num_rows=plan.order.shape[0], views_B=views_B)
+    with layer_dropout(keys, -1):
+        hidden_TD: Tensor = embed(inputs_embeds=rows_TE[None], position_ids=positions[None])[0]
     project = getattr(backbone, "embeddings_project", None)
     if project is not None:
         hidden_TD = project(hidden_TD)
@@ -217,6 +222,8 @@ def run_packed(
             layer=layer,
             plan=plan,
             causal=causal,
+            keys=keys,
+            index=index,
             add=None if add_vector is None else partial(add_vector, index),
             keep=keep if last else None,
         )
@@ -236,39 +243,56 @@ def _run_layer(
     layer: nn.Module,
     plan: PackedPlan,
     causal: bool,
+    keys: PassKeys | None,
+    index: int,
     add: Callable[[Tensor], Tensor] | None,
     keep: Tensor | None,
 ) -> Tensor:
-    context_TD = _attend(F.linear(hidden_TD, weight, bias), plan, layer, causal=causal)
-    if keep is not None:
-        context_TD, hidden_TD = context_TD.index_select(0, keep), hidden_TD.index_select(0, keep)
-    hidden_TD = layer.get_submodule("attention.output")(context_TD, hidden_TD)
-    if add is not None:
-        hidden_TD = add(hidden_TD)
-    inner = layer.get_submodule("intermediate")(hidden_TD)
-    out: Tensor = layer.get_submodule("output")(inner, hidden_TD)
+    with layer_dropout(keys, index) as dropout:
+        context_TD = _attend(F.linear(hidden_TD, weight, bias), plan, layer, causal=causal, keyed=dropout)
+        if keep is not None:
+            context_TD, hidden_TD = context_TD.index_select(0, keep), hidden_TD.index_select(0, keep)
+            if dropout is not None:
+                dropout.keys = dropout.keys.index_select(0, keep)
+        hidden_TD = layer.get_submodule("attention.output")(context_TD, hidden_TD)
+        if add is not None:
+            hidden_TD = add(hidden_TD)
+        inner = layer.get_submodule("intermediate")(hidden_TD)
+        out: Tensor = layer.get_submodule("output")(inner, hidden_TD)
     return out
 
 
-def _attend(qkv_TE: Tensor, plan: PackedPlan, layer: nn.Module, *, causal: bool) -> Tensor:
+def _attend(
+    qkv_TE: Tensor, plan: PackedPlan, layer: nn.Module, *, causal: bool, keyed: LayerDropout | None
+) -> Tensor:
     attention = layer.get_submodule("attention.self")
     num_heads = int(backbone_config(attention).num_attention_heads)
     dropout = attention.get_submodule("dropout")
     assert isinstance(dropout, nn.Dropout)
     dropout_prob = dropout.p if attention.training else 0.0
     width = qkv_TE.shape[1] // 3
-    pieces = torch.split(qkv_TE, [group.num_tokens for group in plan.groups])
+    sizes = [group.num_tokens for group in plan.groups]
+    pieces = torch.split(qkv_TE, sizes)
+    run: Callable[..., Tensor] = F.scaled_dot_product_attention
+    keys: Sequence[Tensor | None] = [None] * len(sizes)
+    if keyed is not None and dropout_prob > 0.0:
+        keys, site = torch.split(keyed.keys, sizes), keyed.site()
     contexts = []
-    for piece, group in zip(pieces, plan.groups, strict=True):
+    for piece, group, keys_G in zip(pieces, plan.groups, keys, strict=True):
+        if keys_G is not None and keyed is not None:
+            run = partial(keyed.attention, keys_BL=_pad_keys(keys_G, group), site=site)
         shape = (group.num_sentences, group.padded_length, 3, num_heads, width // num_heads)
         query, key, value = _pad(piece, group).view(shape).permute(2, 0, 3, 1, 4).unbind(0)
         # Right padding and a causal mask: a real query never reaches a padded key.
         mask = None if causal or group.key_mask is None else group.key_mask.to(query.dtype)
-        context = F.scaled_dot_product_attention(
-            query, key, value, attn_mask=mask, dropout_p=dropout_prob, is_causal=causal
-        )
+        context = run(query, key, value, attn_mask=mask, dropout_p=dropout_prob, is_causal=causal)
         contexts.append(_unpad(context.transpose(1, 2).reshape(-1, width), group))
     return torch.cat(contexts) if len(contexts) > 1 else contexts[0]
+
+
+def _pad_keys(keys_G: Tensor, group: _Group) -> Tensor:
+    padded = keys_G if group.padded_from is None else keys_G.index_select(0, group.padded_from)
+    return padded.view(group.num_sentences, group.padded_length)
 
 
 def _tensor(value: Tensor | nn.Module) -> Tensor:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import replace
 from functools import partial
 from itertools import count
 from typing import Any
@@ -28,8 +29,12 @@ from tsdae_core.backbone import (
     window_reach,
     word_embeddings,
 )
+from tsdae_core.keyed_dropout import PassKeys, begin_pass, layer_dropout
+from tsdae_core.ragged import Int64s
 
 _Forward = Callable[..., Any]
+# What is added to a layer has dropout of its own, numbered beyond all layers.
+_VECTOR_LAYERS = 1 << 16
 
 
 def run_padded(
@@ -39,6 +44,7 @@ def run_padded(
     *,
     causal: bool,
     add_vector: AddVector | None = None,
+    views_B: Int64s | None = None,
 ) -> Tensor:
     """Run the backbone through its own forward and return the last hidden states of real tokens [T, D].
 
@@ -49,6 +55,7 @@ def run_padded(
         causal: hide later tokens of the same sentence from earlier ones.
         add_vector: called as ``add_vector(layer_index, hidden)`` after each self-attention block, with the
             states of B sentences of L tokens, padding included, in B x L rows.
+        views_B: see `keyed_dropout.begin_pass`.
 
     Raises:
         ValueError: if the backbone's own gradient checkpointing is on, which would lose ``add_vector``.
@@ -61,9 +68,25 @@ def run_padded(
     real_BL = real_mask(lengths_B)
     ids_BL = ids_T.new_zeros(real_BL.shape)
     ids_BL[real_BL] = ids_T
-    with _around_layers(backbone, add_vector), _precision(backbone):
+    keys = _keys(ids_T, real_BL, views_B)
+    with (
+        layer_dropout(keys, -1),
+        _around_layers(backbone, add_vector, keys),
+        _precision(backbone),
+    ):
         hidden_BLD = _forward(backbone, ids_BL, real_BL, causal=causal)
     return hidden_BLD[real_BL]
+
+
+def _keys(ids_T: Tensor, real_BL: Tensor, views_B: Int64s | None) -> PassKeys | None:
+    """The tokens' dropout keys [B, L], 0 on padding."""
+    row_T, position_T = real_BL.nonzero(as_tuple=True)
+    keys = begin_pass(ids_T, row_T, position_T, num_rows=real_BL.shape[0], views_B=views_B)
+    if keys is None:
+        return None
+    keys_BL = keys.tokens.new_zeros(real_BL.shape)
+    keys_BL[real_BL] = keys.tokens
+    return replace(keys, tokens=keys_BL)
 
 
 def _precision(backbone: nn.Module) -> AbstractContextManager[Any]:
@@ -94,17 +117,22 @@ def _run_with_3d_mask(backbone: nn.Module, ids_BL: Tensor, real_BL: Tensor) -> T
 
 
 @contextmanager
-def _around_layers(backbone: nn.Module, add_vector: AddVector | None) -> Iterator[None]:
+def _around_layers(
+    backbone: nn.Module, add_vector: AddVector | None, keys: PassKeys | None
+) -> Iterator[None]:
     """Lead every layer call of one forward through us; the n-th call of any layer belongs to index n."""
     recompute = recomputes_layers(backbone) and torch.is_grad_enabled()
-    if add_vector is None and not recompute:
+    if add_vector is None and not recompute and keys is None:
         yield
         return
     path, indices = family_of(backbone).attention, count()
 
     def call(layer: nn.Module, forward: _Forward, *args: Any, **kwargs: Any) -> Any:
-        add = None if add_vector is None else partial(add_vector, next(indices))
-        run = partial(_with_vector, layer.get_submodule(path), forward, add)
+        index = next(indices)
+        add = None if add_vector is None else partial(_add, add_vector, index, keys)
+        run = partial(
+            _with_vector, layer.get_submodule(path), forward, add, partial(layer_dropout, keys, index)
+        )
         if not recompute:
             return run(*args, **kwargs)
         return checkpoint(run, *args, use_reentrant=False, **kwargs)
@@ -122,8 +150,20 @@ def _around_layers(backbone: nn.Module, add_vector: AddVector | None) -> Iterato
                 vars(layer)["forward"] = own
 
 
+def _add(add_vector: AddVector, index: int, keys: PassKeys | None, hidden_RD: Tensor) -> Tensor:
+    """Add the vector to B x L rows, whose dropout is no layer's own."""
+    flat = None if keys is None else replace(keys, tokens=keys.tokens.flatten())
+    with layer_dropout(flat, _VECTOR_LAYERS + index):
+        return add_vector(index, hidden_RD)
+
+
 def _with_vector(
-    attention: nn.Module, forward: _Forward, add: Callable[[Tensor], Tensor] | None, *args: Any, **kwargs: Any
+    attention: nn.Module,
+    forward: _Forward,
+    add: Callable[[Tensor], Tensor] | None,
+    dropout: Callable[[], AbstractContextManager[Any]],
+    *args: Any,
+    **kwargs: Any,
 ) -> Any:
     """Call a layer with its attention block hooked, here and whenever it is computed again."""
 
@@ -133,7 +173,7 @@ def _with_vector(
         changed = add(hidden_BLD.flatten(0, 1)).view_as(hidden_BLD)
         return (changed, *output[1:]) if isinstance(output, tuple) else changed
 
-    with nullcontext() if add is None else attention.register_forward_hook(hook):
+    with dropout(), nullcontext() if add is None else attention.register_forward_hook(hook):
         return forward(*args, **kwargs)
 
 

@@ -39,7 +39,11 @@ class SimcseModel(InBatchModel):
     def vectors(self, batch: Batch) -> Tensor:
         """Return two vectors per row, [n, 2, S]; both passes run as one, which draws dropout per token."""
         ids, lengths = batch["texts_ids"], np.asarray(batch["texts_lengths"], dtype=np.int64)
-        both = self.encoder.embed(np.concatenate([ids, ids]), np.concatenate([lengths, lengths]))
+        both = self.encoder.embed(
+            np.concatenate([ids, ids]),
+            np.concatenate([lengths, lengths]),
+            views=np.repeat(np.arange(2), lengths.shape[0]),
+        )
         pairs: Tensor = self.head(both).unflatten(0, (2, -1)).transpose(0, 1)
         return pairs[: batch["row_ids"].shape[0]]
 

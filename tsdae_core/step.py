@@ -19,6 +19,7 @@ from torch.nn.parallel import DistributedDataParallel
 from tsdae_core.batch import Batch
 from tsdae_core.hashing import fold_key
 from tsdae_core.in_batch import InBatchModel, any_worker_has_several, cached_vector_grads, seed_micro_batch
+from tsdae_core.keyed_dropout import keyed_dropout
 from tsdae_core.loss_sums import LossSums
 from tsdae_core.optim import clip_gradients
 
@@ -58,6 +59,7 @@ def training_step(
     max_grad_norm: float,
     weight: float | Sequence[float] = 1.0,
     autocast_dtype: torch.dtype | None = None,
+    dropout_key: int | None = None,
 ) -> StepStats:
     """Accumulate the gradient of this rank's micro-batches, clip it and step the optimizer.
 
@@ -76,6 +78,8 @@ def training_step(
             none and only has to meet the others.
         autocast_dtype: ``torch.bfloat16`` runs matrix products of the forward pass in it; weights, gradients,
             loss and optimizer stay fp32. float16 is refused, since it would need loss scaling.
+        dropout_key: dropout is a function of it and the texts, however they are cut over ranks and
+            micro-batches (`keyed_dropout`); None draws from torch's generator.
 
     Raises:
         ValueError: if there is nothing to train on, the gradient is not finite, or the dtype is refused.
@@ -89,12 +93,12 @@ def training_step(
     weights = [weight] * len(parts) if isinstance(weight, int | float) else weight
     base_seed, num_targets = torch.initial_seed(), 0
     with _autocast(model, autocast_dtype):
-        vector_grads, loss_sum = _vector_grads(model, parts)
+        vector_grads, loss_sum = _vector_grads(model, parts, dropout_key)
     for index, (batch, factor) in enumerate(zip(parts, weights, strict=True)):
         with _reduction(model, is_last=index == len(parts) - 1):
             if vector_grads:
                 seed_micro_batch(base_seed, index)
-            with _autocast(model, autocast_dtype):
+            with _autocast(model, autocast_dtype), keyed_dropout(dropout_key):
                 sums: LossSums = model(batch, vector_grads[index]) if vector_grads else model(batch)
             (sums.loss_sum * (factor * world_size / global_num_targets)).backward()  # type: ignore[no-untyped-call]
         if factor:  # rows that only stand in are nobody's loss
@@ -105,14 +109,16 @@ def training_step(
     return StepStats(loss_sum, num_targets, grad_norm)
 
 
-def _vector_grads(model: nn.Module, parts: Sequence[Batch]) -> tuple[list[Tensor], float]:
+def _vector_grads(
+    model: nn.Module, parts: Sequence[Batch], dropout_key: int | None
+) -> tuple[list[Tensor], float]:
     """Return the gradients by the vectors of an in-batch loss over several micro-batches, and its sum."""
     inner = model.module if isinstance(model, DistributedDataParallel) else model
     if not isinstance(inner, InBatchModel):
         return [], 0.0
     if not any_worker_has_several(len(parts), device=next(inner.parameters()).device):
         return [], 0.0
-    return cached_vector_grads(inner, parts)
+    return cached_vector_grads(inner, parts, dropout_key=dropout_key)
 
 
 def _reduction(model: nn.Module, *, is_last: bool) -> AbstractContextManager[None]:

@@ -32,7 +32,7 @@ def build(objective_config):
         intermediate_size=24,
         vocab_size=60,
         max_tokens=32,
-        dropout=0,
+        dropout=0.2,
     )
     encoder = build_scratch_encoder(shape, tokenizer, pooling="cls", seed=0, texts=TEXTS)
     encoder.use_packed = False
@@ -70,6 +70,7 @@ def steps(parallel, objective, first, last):
             world_size=parallel.world_size,
             max_grad_norm=0.5,
             weight=weights,
+            dropout_key=step + 1,
         )
         norms.append(stats.grad_norm)
     return norms

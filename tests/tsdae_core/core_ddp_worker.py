@@ -28,7 +28,7 @@ def build(name):
     # Groups of two, so that the shares below cut none.
     config = CtConfig(num_negatives=1) if name == "ct" else None
     objective = build_objective(name, tokenizer=tokenizer, config=config)
-    model = objective.build_model(core_builders.bert_encoder(tokenizer), seed=1).train()
+    model = objective.build_model(core_builders.bert_encoder(tokenizer, dropout=0.2), seed=1).train()
     rows = tokenize_texts(texts, tokenizer, max_tokens=64)
     if name in ("nli", "ranking"):
         labels = None if name == "ranking" else np.arange(60) % 3
@@ -67,6 +67,7 @@ def train(objective, model, tokens, *, rank, world_size):
             world_size=world_size,
             max_grad_norm=1.0,
             weight=1.0 if micro else 0.0,
+            dropout_key=step + 1,
         )
         norms.append(stats.grad_norm)
     return norms

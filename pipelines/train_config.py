@@ -39,7 +39,8 @@ class TrainConfig:
     weights, gradients and optimizer state.
     precision: `bfloat16` runs the matrix products in it (autocast); weights and optimizer stay float32.
     gradient_checkpointing: layers are computed again in the backward pass instead of kept.
-    compile: `torch.compile` for what a layer does beside attention; needs a compiler, pays on GPUs only.
+    compile: `torch.compile` for what a layer does beside attention; needs a compiler, pays on GPUs only. With
+    it, dropout depends on the number of workers.
     max_failures: how often a lost worker, node or task may start the training again from its last
     checkpoint; -1 for ever. Errors that would come again (wrong settings, a loss that is not finite, a full
     disk) end it at once.

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, replace
+from itertools import zip_longest
 from typing import Any
 
 from pipelines.config import RunConfig
@@ -21,6 +23,7 @@ ENCODER_FOLDER = "encoder"
 BEST_FOLDER = "best"
 LOG_NAME = "training_log.json"
 MASK64 = 2**64 - 1
+_MAX_WINDOWS = 1_000
 
 Curve = list[tuple[int, float]]
 
@@ -86,6 +89,8 @@ class History:
     """What a run remembers; kept in the checkpoint, so that a resumed run repeats it exactly.
 
     Curves are (finished steps, value) pairs. It holds no time and nothing of the machine.
+    stream_digest: of the rows of all steps so far (`lanes.step_digest`), mod 2^64.
+    stream_digests: the same for every `digest_window` steps alone, in order.
     open_window: loss sum and number of targets since the last point of `losses`, by worker.
     """
 
@@ -94,13 +99,14 @@ class History:
     retrieval_mrrs: Curve = field(default_factory=list)
     task_scores: Curve = field(default_factory=list)
     stream_digest: int = 0
+    stream_digests: list[int] = field(default_factory=list)
     num_sentences: int = 0
     num_target_tokens: int = 0
     open_window: list[tuple[float, int]] = field(default_factory=list)
 
     @staticmethod
     def from_plain(plain: dict[str, Any]) -> History:
-        """Back from the JSON of a checkpoint."""
+        """Back from the JSON of a checkpoint; one from before `stream_digests` has none of past steps."""
         curves = {
             name: [(int(step), float(value)) for step, value in plain[name]]
             for name in ("losses", "validation_losses", "retrieval_mrrs", "task_scores")
@@ -110,8 +116,29 @@ class History:
 
     def without_sums(self) -> History:
         """The curves alone."""
-        return replace(self, stream_digest=0, num_sentences=0, num_target_tokens=0)
+        return replace(self, stream_digest=0, stream_digests=[], num_sentences=0, num_target_tokens=0)
+
+    def count_rows(self, digest: int, *, step: int, num_steps: int) -> None:
+        """Takes in the digest of the rows that this worker used in a step of a run of `num_steps`."""
+        window = step // digest_window(num_steps)
+        self.stream_digests += [0] * (window + 1 - len(self.stream_digests))
+        self.stream_digests[window] = (self.stream_digests[window] + digest) & MASK64
+        self.stream_digest = (self.stream_digest + digest) & MASK64
+
+    def with_digests_of(self, workers: Sequence[History]) -> History:
+        """This history with the digests of all workers' rows."""
+        by_window = zip_longest(*(worker.stream_digests for worker in workers), fillvalue=0)
+        return replace(
+            self,
+            stream_digest=sum(worker.stream_digest for worker in workers) & MASK64,
+            stream_digests=[sum(parts) & MASK64 for parts in by_window],
+        )
 
     def to_plain(self) -> dict[str, Any]:
         """Plain values for JSON."""
         return asdict(self)
+
+
+def digest_window(num_steps: int) -> int:
+    """The number of steps that one of `History.stream_digests` covers: 1 in runs of up to 1,000 steps."""
+    return -(-num_steps // _MAX_WINDOWS)

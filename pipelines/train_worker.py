@@ -36,11 +36,11 @@ from pipelines.train_job import (
     BEST_FOLDER,
     ENCODER_FOLDER,
     LOG_NAME,
-    MASK64,
     STATE_FOLDER,
     History,
     Training,
     TrainJob,
+    digest_window,
 )
 from pipelines.train_links import Links, Stream
 from pipelines.validation_score import ValidationScore
@@ -252,7 +252,7 @@ class _Worker:
         except NonFiniteGradientError as error:
             raise self._not_finite(step) from error
         digest = step_digest(step.row_ids, step.step)
-        self.history.stream_digest = (self.history.stream_digest + digest) & MASK64
+        self.history.count_rows(digest, step=step.step, num_steps=config.num_steps)
         self.history.num_sentences += len(step.row_ids)
         self.history.num_target_tokens += num_targets
         meter.add(step, loss_sum=stats.loss_sum, num_targets=num_targets, grad_norm=stats.grad_norm)
@@ -354,8 +354,7 @@ class _Worker:
         history = self.history
         sentences, targets = self.parallel.sum(history.num_sentences, history.num_target_tokens)
         return replace(
-            history,
-            stream_digest=sum(self.parallel.gather(history.stream_digest)) & MASK64,
+            history.with_digests_of(self.parallel.gather(history)),
             num_sentences=int(sentences),
             num_target_tokens=int(targets),
         )
@@ -370,6 +369,7 @@ class _Worker:
         else:
             self._save_encoder(folder, weights)
         log = history.to_plain() | {"num_steps": num_steps, "kept_step": kept, "seed": self.job.seed}
+        log["steps_per_stream_digest"] = digest_window(config.num_steps)
         del log["open_window"]
         (folder / LOG_NAME).write_text(json.dumps(log, indent=2, sort_keys=True) + "\n")
 

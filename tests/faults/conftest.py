@@ -11,7 +11,13 @@ from typing import Any
 import pytest
 
 from pipelines.config import RunConfig
-from tests.faults.training import Outcome, base_config, quiet_stages, train, write_corpus
+from tests.faults.training import (
+    Outcome,
+    base_config,
+    quiet_stages,
+    train_comparing_ranks,
+    write_corpus,
+)
 
 
 @dataclasses.dataclass
@@ -43,11 +49,12 @@ def nodes() -> Iterator[Nodes]:
 
 @dataclasses.dataclass(frozen=True)
 class Undisturbed:
-    """A finished training by two workers."""
+    """A finished training by two workers; `ranks` has a digest of each one's model at the end."""
 
     config: RunConfig
     outcome: Outcome
     told: str
+    ranks: list[str]
 
 
 @pytest.fixture(scope="package")
@@ -56,5 +63,5 @@ def undisturbed(nodes: Nodes, tmp_path_factory: pytest.TempPathFactory) -> Undis
     write_corpus(folder)
     config = base_config(folder)
     quiet_stages(["prepare"], config)
-    told = train(config)
-    return Undisturbed(config, Outcome.of(config), told)
+    told, ranks = train_comparing_ranks(config)
+    return Undisturbed(config, Outcome.of(config), told, ranks)

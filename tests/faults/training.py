@@ -9,13 +9,14 @@ import json
 import shutil
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import psutil
+import pytest
 from rich.console import Console
 from safetensors.numpy import load_file
 
@@ -27,6 +28,8 @@ from pipelines.run import run_stages
 from pipelines.train_config import TrainConfig
 from tsdae_core.optim import OptimConfig
 from tsdae_core.scratch import ScratchConfig
+
+Weights = dict[str, np.ndarray[Any, Any]]
 
 # Divides by no batch, so that the last steps of an epoch are short and lanes are uneven.
 NUM_ROWS = 131
@@ -105,6 +108,36 @@ def train(config: RunConfig) -> str:
     return quiet_stages(["train"], config)
 
 
+def train_comparing_ranks(config: RunConfig) -> tuple[str, list[str]]:
+    """As `train`, and a digest of the model in each worker's memory at the end of the training."""
+    place = Path(config.workspace) / "ranks.json"
+
+    def entry(settings: Mapping[str, bytes]) -> None:  # nested, so that it travels to the workers whole
+        import hashlib
+
+        from pipelines import train_entry, train_worker
+
+        run = train_worker._Worker.run
+
+        def run_and_compare(worker: Any) -> None:
+            run(worker)
+            digest = hashlib.sha256()
+            for name, value in sorted(worker.parallel.model.state_dict().items()):
+                digest.update(f"{name} {value.dtype} {tuple(value.shape)}".encode())
+                digest.update(value.detach().numpy().tobytes())
+            found = worker.parallel.gather(digest.hexdigest())
+            if worker.rank == 0:
+                place.write_text(json.dumps(found))
+
+        train_worker._Worker.run = run_and_compare  # type: ignore[method-assign]
+        train_entry.train_entry(settings)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("pipelines.train_run.train_entry", entry)
+        told = train(config)
+    return told, json.loads(place.read_text())
+
+
 @contextmanager
 def killing(
     config: RunConfig, process_name: str, *, when: str, act: Callable[[psutil.Process], object] | None = None
@@ -153,22 +186,48 @@ class Outcome:
     """What a training left: its log, every weight of the last checkpoint (decoder included), a digest."""
 
     log: dict[str, Any]
-    weights: dict[str, np.ndarray[Any, Any]]
+    weights: Weights
     digest: str
 
     @staticmethod
     def of(config: RunConfig) -> Outcome:
         """Of a finished training."""
         workspace = Path(config.workspace)
-        newest = max((workspace / "training").glob("*/checkpoint_*"))
-        tensors = load_file(newest / "state" / "training_state.safetensors")
         return Outcome(
             json.loads((workspace / "encoder" / "training_log.json").read_text()),
-            {name: value for name, value in tensors.items() if name.startswith("model.")},
+            weights_after(newest_step(config), config),
             json.loads((workspace / "encoder" / "manifest.json").read_text())["digest"],
         )
 
     def distance(self, other: Outcome) -> float:
         """The largest difference of any weight."""
-        assert self.weights.keys() == other.weights.keys()
-        return max(float(np.abs(value - other.weights[name]).max()) for name, value in self.weights.items())
+        return distance(self.weights, other.weights)
+
+    @property
+    def stream(self) -> tuple[list[int], int, int, int]:
+        """What tells which examples were used: a digest for every step, and numbers."""
+        log = self.log
+        assert (len(log["stream_digests"]), log["steps_per_stream_digest"]) == (log["num_steps"], 1)
+        assert len(set(log["stream_digests"])) == log["num_steps"]
+        return log["stream_digests"], log["stream_digest"], log["num_sentences"], log["num_target_tokens"]
+
+
+def newest_step(config: RunConfig) -> int:
+    """The step of the newest checkpoint."""
+    newest = max((Path(config.workspace) / "training").glob("*/checkpoint_*"))
+    return int(newest.name.rpartition("_")[2])
+
+
+def weights_after(step: int, config: RunConfig) -> Weights:
+    """Every weight, decoder included, in the checkpoint of a step; the last two are there."""
+    (folder,) = (Path(config.workspace) / "training").glob(f"*/checkpoint_step_{step:010d}")
+    tensors = load_file(folder / "state" / "training_state.safetensors")
+    found = {name: value for name, value in tensors.items() if name.startswith("model.")}
+    assert any(name.startswith("model.bottleneck") for name in found)
+    return found
+
+
+def distance(some: Weights, others: Weights) -> float:
+    """The largest difference of any weight."""
+    assert some.keys() == others.keys()
+    return max(float(np.abs(value - others[name]).max()) for name, value in some.items())

@@ -33,6 +33,7 @@ def test_the_noise_of_a_phase_is_that_of_its_training(tmp_path, monkeypatch):
         log = json.loads((Path(config.workspace) / place / "encoder/training_log.json").read_text())
         digests = [step_digest(rows[rows.step == i].row_id.to_numpy(), i) for i in range(log["num_steps"])]
         assert sum(digests) % 2**64 == log["stream_digest"]
+        assert (log["stream_digests"], log["steps_per_stream_digest"]) == (digests, 1)
 
 
 def test_phases_that_cannot_be_shown_are_told(tmp_path):

@@ -109,7 +109,7 @@ def test_each_phase_starts_from_the_last_and_only_what_changed_is_redone(tmp_pat
     alone = PhaseConfig(name="pairs", train=replace(ranking, num_workers=1))
     prepare_and_train(replace(config, phases=(config.phases[0], alone), train=alone.train))
     by_one = json.loads((work / "encoder/training_log.json").read_text())
-    assert by_one["stream_digest"] == log["stream_digest"]
+    assert by_one["stream_digests"] == log["stream_digests"]
     np.testing.assert_allclose(by_one["validation_losses"], log["validation_losses"], atol=1e-4)
     for name, value in load_file(work / "encoder/model.safetensors").items():
         np.testing.assert_allclose(value, weights[name], atol=1e-5, err_msg=name)

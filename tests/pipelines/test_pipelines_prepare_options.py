@@ -69,6 +69,55 @@ def test_sentences_have_ids_of_their_document_and_place_whatever_else_is_read(tm
     assert again == found | {"d1#0": "Other words."}
 
 
+GERMAN = (
+    "Überschrift\n\nDr. Müller kam am 3. Oktober um 15.30 Uhr an. „Wo ist er?“, fragte sie. "
+    "Das kostet ca. 3,50 Euro, d. h. wenig! Prof. Weiß schwieg."
+)
+JAPANESE = "吾輩は猫である。名前はまだ無い。\n\nすごい！どこで生れたか、頭の中で3.5回も考えた？分からぬ。"
+
+
+@pytest.mark.parametrize(
+    ("language", "document", "sentences"),
+    [
+        (
+            *("de", GERMAN),
+            [
+                "Überschrift",
+                "Dr. Müller kam am 3. Oktober um 15.30 Uhr an.",
+                "„Wo ist er?“, fragte sie.",
+                "Das kostet ca. 3,50 Euro, d. h. wenig!",
+                "Prof. Weiß schwieg.",
+            ],
+        ),
+        (
+            *("ja", JAPANESE),
+            [
+                "吾輩は猫である。",
+                "名前はまだ無い。",
+                "すごい！",
+                "どこで生れたか、頭の中で3.5回も考えた？",
+                "分からぬ。",
+            ],
+        ),
+    ],
+    ids=["German", "Japanese"],
+)
+def test_documents_of_other_languages_are_cut_by_their_rules(tmp_path, language, document, sentences):
+    write_rows(tmp_path / "a.jsonl", [("d", document)])
+    settings = {"id_column": "id", "sentences": SentenceConfig(language=language)}
+    manifest, _ = run(tmp_path / "a.jsonl", tmp_path / "w", **settings)
+    found = {row["doc_id"]: row["text"] for row in table_of(tmp_path / "w", manifest)}
+    assert found == {f"d#{number}": sentence for number, sentence in enumerate(sentences)}
+    assert (manifest.counts["rows_read"], manifest.counts["texts"]) == (1, len(sentences))
+
+
+def test_the_language_of_sentences_decides_where_they_end(tmp_path):
+    write_rows(tmp_path / "a.jsonl", [("d", GERMAN)])
+    settings = {"id_column": "id", "sentences": SentenceConfig(language="en")}
+    manifest, _ = run(tmp_path / "a.jsonl", tmp_path / "w", **settings)
+    assert "Dr. Müller kam am 3." in texts_of(tmp_path / "w", manifest)
+
+
 def test_without_an_id_column_a_sentence_s_id_is_made_of_its_document_s_text(tmp_path):
     write_rows(tmp_path / "a.jsonl", [("1", DOCUMENT)])
     write_rows(tmp_path / "b.jsonl", [("9", "Zzz."), ("2", DOCUMENT.replace("\n", " \n"))])

@@ -13,7 +13,7 @@ from pipelines.step_meter import Feeding, StepMeter, num_positions
 from pipelines.stopping import best_step, has_stopped
 from pipelines.stream import micro_batches
 from pipelines.train_config import EarlyStopping, TrainConfig
-from pipelines.train_job import History
+from pipelines.train_job import History, digest_window
 from tsdae_core.objective import build_objective
 from tsdae_core.scratch import train_tokenizer
 
@@ -71,6 +71,7 @@ def test_history_survives_json_and_a_resumed_window_goes_on():
         losses=[(3, 1.5)],
         retrieval_mrrs=[(0, 0.25)],
         stream_digest=2**63 + 5,
+        stream_digests=[2**63, 5],
         open_window=[(1.5, 3), (2.5, 4)],
     )
     assert History.from_plain(json.loads(json.dumps(full.to_plain()))) == full
@@ -80,6 +81,39 @@ def test_history_survives_json_and_a_resumed_window_goes_on():
     for rank, meter in enumerate(fewer):
         meter.carry_on(full.open_window, rank=rank, world_size=3)
     assert [meter.loss_and_targets for meter in fewer] == [(4.0, 7), (0.0, 0), (0.0, 0)]
+
+
+@pytest.mark.parametrize(("num_steps", "window"), [(7, 1), (1_000, 1), (1_001, 2), (100_000, 100)])
+def test_the_digests_of_a_stream_do_not_depend_on_workers_or_on_a_restart(num_steps, window):
+    digests = [2**64 - 1 - 3 * step for step in range(min(num_steps, 301))]
+
+    def count(histories, first, last):
+        for step in range(first, last):
+            for history in histories:
+                history.count_rows(digests[step] // len(histories), step=step, num_steps=num_steps)
+            rest = digests[step] % len(histories)
+            histories[0].count_rows(rest, step=step, num_steps=num_steps)
+
+    assert digest_window(num_steps) == window
+    alone, two = History(), [History(), History()]
+    count([alone], 0, len(digests))
+    middle = len(digests) // 2
+    count(two, 0, middle)
+    saved = two[0].with_digests_of(two)
+    three = [saved, saved.without_sums(), saved.without_sums()]
+    count(three, middle, len(digests))
+    assert three[0].with_digests_of(three) == alone
+    starts = range(0, len(digests), window)
+    assert alone.stream_digests == [sum(digests[i : i + window]) % 2**64 for i in starts]
+    assert alone.stream_digest == sum(digests) % 2**64
+
+
+def test_a_checkpoint_from_before_the_digests_of_steps_is_read_and_gone_on_from():
+    plain = History(stream_digest=7, losses=[(3, 1.5)]).to_plain()
+    del plain["stream_digests"]
+    history = History.from_plain(plain)
+    history.count_rows(5, step=2, num_steps=9)
+    assert (history.stream_digest, history.stream_digests, history.losses) == (12, [0, 0, 5], [(3, 1.5)])
 
 
 class Alone:

@@ -7,6 +7,7 @@ to sample, rows and queries alike. Must not know files, encoders or how the work
 import dataclasses
 import logging
 from collections.abc import Iterable, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,6 +19,7 @@ from indexing.faiss_library import (
     FaissIndex,
     create_index,
     faiss_threads,
+    lists_trained_by_graph,
     merge_into,
     merge_on_disk,
     row_id_blocks,
@@ -26,7 +28,13 @@ from indexing.faiss_library import (
     trained_digest,
 )
 from indexing.hits import NO_HIT, Hits, recall_at
-from indexing.plan import MIN_TRAIN_VECTORS_PER_CENTROID, IndexConfig, IndexPlan, SearchParams
+from indexing.plan import (
+    MIN_LISTS_TRAINED_BY_GRAPH,
+    MIN_TRAIN_VECTORS_PER_CENTROID,
+    IndexConfig,
+    IndexPlan,
+    SearchParams,
+)
 from indexing.search import IndexSearcher
 
 logger = logging.getLogger(__name__)
@@ -57,7 +65,7 @@ def train_index(sample: npt.ArrayLike, plan: IndexPlan, *, num_threads: int = 1)
     Args:
         sample: float[n, d]; a random sample of the corpus with `plan.num_train_vectors` rows (more is fine).
         plan: from `plan_index`.
-        num_threads: of FAISS; one thread gives the same bytes for the same sample.
+        num_threads: of FAISS; one thread gives the same bytes for the same sample, more an index as good.
 
     Raises:
         ValueError: wrong d, NaN, not normalised though the metric is cosine, or too few rows to train.
@@ -256,7 +264,8 @@ def _train(index: FaissIndex, vectors: Float32Array, plan: IndexPlan) -> None:
             MIN_TRAIN_VECTORS_PER_CENTROID,
         )
     try:
-        index.train(vectors)
+        with lists_trained_by_graph(index) if plan.nlist >= MIN_LISTS_TRAINED_BY_GRAPH else nullcontext():
+            index.train(vectors)
     except RuntimeError as error:
         raise ValueError(f"training {plan.factory} on {len(vectors)} vectors failed: {error}") from error
 

@@ -23,6 +23,8 @@ faiss: Any = faiss_module
 
 # Of the file with the inverted lists of an index that was merged on disk.
 LISTS_SUFFIX = ".ivfdata"
+# Of the graph over centroids while lists are trained: what `auto` takes for the finished lists, too.
+_GRAPH_DEGREE = 32
 # A faiss.Index of any kind.
 FaissIndex: TypeAlias = Any
 # A faiss.IDSelector of any kind.
@@ -72,6 +74,24 @@ def seed_training(index: FaissIndex, seed: int) -> None:
                 clustering.seed = seed
                 # Our own check in `train_index` speaks first; FAISS would print a line for each quantiser.
                 clustering.min_points_per_centroid = 1
+
+
+@contextmanager
+def lists_trained_by_graph(index: FaissIndex) -> Iterator[None]:
+    """While the body trains, k-means of the inverted lists finds a row's centroid through an HNSW graph.
+
+    FAISS compares every row of the sample with every centroid otherwise, which grows with the square of the
+    number of lists.
+    """
+    lists = [part for part in _parts(index) if isinstance(part, faiss.IndexIVF)]
+    graph = faiss.IndexHNSWFlat(lists[0].d, _GRAPH_DEGREE) if lists else None
+    for part in lists:
+        part.clustering_index = graph
+    try:
+        yield
+    finally:
+        for part in lists:
+            part.clustering_index = None  # FAISS keeps a bare pointer
 
 
 def split_id_map(index: FaissIndex) -> tuple[Int64Array | None, FaissIndex]:

@@ -26,6 +26,7 @@ class IndexConfig:
         target_recall_at_10: share of the exact best 10 that the index must find, in (0, 1].
         memory_budget: what the opened index may hold, such as "4GiB"; None = no limit. Only for "auto".
         build_memory: what one build or merge task may hold.
+        train_cpus: what the one task that trains the index reserves on a node, and FAISS's threads in it.
         num_query_sample: queries on which recall is measured.
         allow_lower_recall: keep an index that misses the target instead of failing.
         seed: of k-means and of the samples.
@@ -41,6 +42,7 @@ class IndexConfig:
     target_recall_at_10: float = 0.95
     memory_budget: str | None = None
     build_memory: str = "4GiB"
+    train_cpus: int = 1
     num_query_sample: int = 200
     allow_lower_recall: bool = False
     seed: int = 0
@@ -59,6 +61,8 @@ class IndexConfig:
         if self.memory_budget is not None:
             parse_bytes(self.memory_budget, setting="index.memory_budget")
         parse_bytes(self.build_memory, setting="index.build_memory")
+        if self.train_cpus < 1:
+            raise ValueError(f"index.train_cpus must be at least 1, got {self.train_cpus}")
         if self.num_query_sample < 1:
             raise ValueError(f"index.num_query_sample must be at least 1, got {self.num_query_sample}")
         if self.seed < 0:

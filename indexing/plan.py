@@ -26,6 +26,9 @@ MAX_ROWS_FLAT_COARSE = 10_000_000
 MAX_ROWS_GRAPH = 2_000_000
 ID_BYTES = 8
 TRAIN_VECTORS_PER_LIST = 50
+# Comparing a row of the sample with so many centroids takes an hour of one core in all, and four times that
+# for twice as many; through a graph over them the time hardly grows (docs/log.md, docs/scale.md).
+MIN_LISTS_TRAINED_BY_GRAPH = 16_384
 # Below this FAISS's k-means gives uneven lists (its own warning threshold).
 MIN_TRAIN_VECTORS_PER_CENTROID = 39
 MIN_TRAIN_VECTORS = 20_000
@@ -123,7 +126,8 @@ def plan_index(num_vectors: int, dim: int, config: IndexConfig) -> IndexPlan:
         reasons.append("a graph cannot be merged: built in one task, or one graph for each shard")
     num_train = _num_train_vectors(bare, num_vectors, nlist)
     if num_train:
-        reasons.append(f"trained on {num_train:,} sampled vectors")
+        through = ", through a graph" if nlist >= MIN_LISTS_TRAINED_BY_GRAPH else ""
+        reasons.append(f"trained on {num_train:,} sampled vectors{through}")
     return IndexPlan(
         factory=f"IDMap,{bare}" if needs_id_map else bare,
         metric=config.metric,

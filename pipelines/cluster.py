@@ -8,6 +8,7 @@ import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass
 from pathlib import Path
 
 import ray
@@ -15,16 +16,42 @@ import ray
 from pipelines.config import RunConfig
 from pipelines.errors import InputError
 
-# Two ingest tasks beside the train workers keep the stream ahead of them.
-_INGEST_CPUS = 2
+
+@dataclass(frozen=True)
+class _Demand:
+    """CPUs that one stage asks for at once, what they are for, and the settings that lower them."""
+
+    cpus: float
+    what: str
+    lower: str
 
 
 def cpus_needed(config: RunConfig) -> int:
     """Logical CPUs below which some stage of the run would wait for ever."""
-    trainings = [phase.train for phase in config.phases] or [config.train]
-    train = max(each.num_workers * each.cpus_per_worker for each in trainings) + _INGEST_CPUS
-    embed = config.embed.num_actors * config.embed.cpus_per_actor
-    return math.ceil(max(train, embed))
+    return math.ceil(_largest_demand(config).cpus)
+
+
+def _largest_demand(config: RunConfig) -> _Demand:
+    demands = []
+    for train in [phase.train for phase in config.phases] or [config.train]:
+        ingest = config.cluster.ingest_cpus_for(train.num_workers)
+        demands.append(
+            _Demand(
+                train.num_workers * train.cpus_per_worker + ingest,
+                f"{train.num_workers} train workers x {train.cpus_per_worker:g} and {ingest} for ingest",
+                "train.num_workers or train.cpus_per_worker",
+            )
+        )
+    embed = config.embed
+    demands.append(
+        _Demand(
+            embed.num_actors * embed.cpus_per_actor,
+            f"{embed.num_actors} embedding actors x {embed.cpus_per_actor:g}",
+            "embed.num_actors or embed.cpus_per_actor",
+        )
+    )
+    demands.append(_Demand(config.index.train_cpus, "the task that trains the index", "index.train_cpus"))
+    return max(demands, key=lambda demand: demand.cpus)
 
 
 @contextmanager
@@ -106,11 +133,22 @@ def check_cpus(config: RunConfig, *, replicas_cpus: float | None = None) -> None
                 "serve.num_replicas or serve.cpus_per_replica, or raise cluster.num_cpus"
             )
         return
-    needed = cpus_needed(config)
+    demand = _largest_demand(config)
+    needed = math.ceil(demand.cpus)
     if available < needed:
         raise InputError(
-            f"the Ray cluster has {available} CPUs and this run needs {needed}: "
-            f"{config.train.num_workers} train workers x {config.train.cpus_per_worker:g} and "
-            f"{_INGEST_CPUS} for ingest; lower train.num_workers or train.cpus_per_worker, "
-            "raise cluster.num_cpus, or use a larger cluster"
+            f"the Ray cluster has {available} CPUs and this run needs {needed}: {demand.what}; "
+            f"lower {demand.lower}, raise cluster.num_cpus, or use a larger cluster"
+        )
+    if config.index.train_cpus > 1:
+        _check_largest_node(config.index.train_cpus)
+
+
+def _check_largest_node(train_cpus: int) -> None:
+    """A task runs on one node: together the nodes may have CPUs enough and it would still wait for ever."""
+    largest = int(max(node["Resources"].get("CPU", 0) for node in ray.nodes() if node["Alive"]))
+    if largest < train_cpus:
+        raise InputError(
+            f"index.train_cpus is {train_cpus} and the largest node of the Ray cluster has {largest} CPUs: "
+            "lower it, or add a node that has as many"
         )

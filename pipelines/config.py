@@ -5,6 +5,7 @@ Sections whose code lives in another room take that room's own config class (noi
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 
 from indexing.plan import IndexConfig
@@ -17,6 +18,11 @@ from pipelines.promote_config import PromoteConfig
 from pipelines.service.config import ServeConfig
 from pipelines.train_config import TrainConfig
 
+# A core reads and noises more rows a second than four small models on GPUs train on (docs/scale.md); the
+# second one keeps the stream going while the first is busy with something else.
+_WORKERS_PER_INGEST_CPU = 4
+_MIN_INGEST_CPUS = 2
+
 
 @dataclass(frozen=True, kw_only=True)
 class ClusterConfig:
@@ -25,14 +31,22 @@ class ClusterConfig:
     address: None joins the cluster of the surrounding `ray job` or starts one on this machine;
     "auto", "host:port" or "ray://..." joins an existing one.
     num_cpus: logical CPUs of a cluster started here; None takes the cores of the machine, and at least
-    what the train workers, one embedding actor and two ingest tasks ask for.
+    what the train workers with their ingest, the embedding actors and the training of the index ask for.
+    ingest_cpus: CPUs that a run must find beside its train workers, for reading and noise; 0 takes one for
+    every four workers and at least two.
     """
 
     address: str | None = None
     num_cpus: int | None = None
+    ingest_cpus: int = 0
 
     def __post_init__(self) -> None:
         require(self.num_cpus is None or self.num_cpus >= 1, "num_cpus must be at least 1")
+        require(self.ingest_cpus >= 0, "ingest_cpus must not be negative")
+
+    def ingest_cpus_for(self, num_workers: int) -> int:
+        """CPUs for reading and noise beside so many train workers."""
+        return self.ingest_cpus or max(_MIN_INGEST_CPUS, math.ceil(num_workers / _WORKERS_PER_INGEST_CPU))
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -91,7 +91,7 @@ def build_version(
     groups = group_sources(sources, build.plan, build.config)
     if not (build.work / TRAINED_FILE).exists():
         samples = [start_task(_sample, build, group) for group in groups]
-        finish_task(start_task(_train, build, *samples))
+        finish_task(start_task(_train, build, *samples, cpus=build.config.train_cpus))
     items = {f"group-{i:05d}": {"sources": group} for i, group in enumerate(groups)}
     filled = run_shards(
         stage,
@@ -131,7 +131,7 @@ def _train(build: Build, *samples: tuple[_Ids, _Vectors, _Ids, _Vectors]) -> Non
     chosen = _smallest(query_ids, _key("queries", build), build.config.num_query_sample)
     _write_arrays(build.work / _QUERIES_FILE, ids=query_ids[chosen], vectors=queries[chosen])
     chosen = _smallest(train_ids, _key("train", build), build.plan.num_train_vectors)
-    index = train_index(train_rows[chosen], build.plan)
+    index = train_index(train_rows[chosen], build.plan, num_threads=build.config.train_cpus)
     with (build.work / TRAINED_FILE).write_atomically() as target, _local_file(target, write=True) as path:
         write_faiss_file(index, path)
 

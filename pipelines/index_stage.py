@@ -19,6 +19,9 @@ from pipelines.progress import Reporter
 from pipelines.storage import Location
 from pipelines.versions import VersionedStage
 
+# Of the section `index`: what changes how long a build takes, not what is asked of it.
+_SPEED_ONLY = ("train_cpus",)
+
 
 def build_index(
     config: RunConfig, workspace: Location, *, reporter: Reporter, anew: bool = False
@@ -79,7 +82,8 @@ def index_stage(
 ) -> VersionedStage:
     """The stage that indexes these vectors, as a question that may have been answered."""
     inputs = {"vectors": vectors.digest, "encoder": encoder.digest, "documents": documents.digest}
-    settings = config_to_dict(config.index) | {"documents": documents_folder(config, workspace).name}
+    settings = {key: value for key, value in config_to_dict(config.index).items() if key not in _SPEED_ONLY}
+    settings["documents"] = documents_folder(config, workspace).name
     return VersionedStage(workspace / INDEX_FOLDER, stage="index", config=settings, inputs=inputs)
 
 

@@ -9,8 +9,13 @@ import pytest
 
 from indexing.build import add_vectors, check_unique_ids, merge_indexes, train_index, tune_search
 from indexing.exact import exact_search, normalize_rows
-from indexing.faiss_library import create_index, read_faiss_file, split_id_map, write_faiss_file
-from indexing.hits import NO_HIT, Hits
+from indexing.faiss_library import (
+    create_index,
+    read_faiss_file,
+    split_id_map,
+    write_faiss_file,
+)
+from indexing.hits import NO_HIT, Hits, recall_at
 from indexing.plan import IndexConfig, SearchParams, plan_index
 from indexing.search import IndexSearcher
 from indexing.store import IndexMetadata, open_index, save_index
@@ -57,6 +62,35 @@ def build(data, factory, *, rows=slice(None), trained=None):
     index = train_index(vectors, plan_for(factory)) if trained is None else faiss.clone_index(trained)
     add_vectors(index, ids[rows], vectors[rows])
     return index
+
+
+@pytest.mark.parametrize(
+    "factory",
+    ["IVF100,SQfp16", "IVF100,PQ16x4fs,RFlat", "IVF100_HNSW8,SQfp16", "PCA16,IVF100,PQ8x4fs,RFlat"],
+)
+def test_very_many_lists_are_trained_through_a_graph_and_find_as_much(
+    data, queries, exact, factory, monkeypatch
+):
+    def recalls():
+        index = build(data, factory)
+        found = [
+            IndexSearcher(index, metric="cosine").search(
+                queries, 10, params=SearchParams(num_probes=probes, refine_factor=refine)
+            )
+            for probes in (2, 4, 8)
+        ]
+        return index, np.array([recall_at(hits, exact.first(10), 10) for hits in found])
+
+    refine = 8 if "RFlat" in factory else None
+    _, by_comparing = recalls()
+    counted = faiss.cvar.hnsw_stats.ndis
+    monkeypatch.setattr("indexing.build.MIN_LISTS_TRAINED_BY_GRAPH", 100)
+    index, by_graph = recalls()
+    assert faiss.cvar.hnsw_stats.ndis > counted + 10 * NUM_ROWS  # a graph was asked for every row, ten times
+    lists = faiss.extract_index_ivf(index)
+    assert lists.clustering_index is None
+    assert lists.nlist == lists.quantizer.ntotal == 100
+    assert (by_graph > by_comparing - 0.03).all(), (by_comparing, by_graph)
 
 
 def metadata_for(index, **changes):

@@ -153,6 +153,7 @@ def test_the_grid_ends_with_every_list_and_the_deepest_refinement():
         ("prefer", "speed"),
         ("layout", "split"),
         ("num_query_sample", 0),
+        ("train_cpus", 0),
         ("seed", -1),
     ],
 )

@@ -8,10 +8,13 @@ import threading
 import pytest
 import ray
 
+from indexing.index_config import IndexConfig
 from pipelines.cluster import check_cpus, connected
 from pipelines.collection_config import CollectionConfig
 from pipelines.config import ClusterConfig, RunConfig
+from pipelines.embed_config import EmbedConfig
 from pipelines.errors import InputError
+from pipelines.phase_config import PhaseConfig
 from pipelines.submit import submit
 from pipelines.train_config import TrainConfig
 
@@ -43,6 +46,40 @@ def test_a_cluster_with_too_few_cpus_is_told_with_the_numbers(monkeypatch):
         "the Ray cluster has 4 CPUs and this run needs 10: 8 train workers x 1 and 2 for ingest; lower "
         "train.num_workers or train.cpus_per_worker, raise cluster.num_cpus, or use a larger cluster"
     )
+
+
+def test_ingest_grows_with_the_workers_and_the_message_says_what_asks_for_the_most(monkeypatch):
+    monkeypatch.setattr(ray, "cluster_resources", lambda: {"CPU": 32.0})
+    many = TrainConfig(num_workers=32, batch_size=256)
+
+    def told(config):
+        with pytest.raises(InputError) as caught:
+            check_cpus(config)
+        return str(caught.value)
+
+    assert "this run needs 40: 32 train workers x 1 and 8 for ingest; lower train" in told(
+        RunConfig(train=many)
+    )
+    assert "this run needs 44: 32 train workers x 1 and 12 for ingest" in told(
+        RunConfig(train=many, cluster=ClusterConfig(ingest_cpus=12))
+    )
+    phases = (PhaseConfig(name="a", train=many), PhaseConfig(name="b"))
+    assert "needs 40: 32 train workers x 1 and 8 for ingest" in told(RunConfig(phases=phases))
+    assert "needs 64: 64 embedding actors x 1; lower embed.num_actors or embed.cpus" in told(
+        RunConfig(embed=EmbedConfig(num_actors=64))
+    )
+    assert "needs 48: the task that trains the index; lower index.train_cpus" in told(
+        RunConfig(index=IndexConfig(train_cpus=48))
+    )
+
+
+def test_a_task_for_more_cpus_than_any_one_node_has_is_refused(monkeypatch):
+    nodes = [{"Alive": alive, "Resources": {"CPU": cpus}} for alive, cpus in ((True, 8.0), (False, 16.0))]
+    monkeypatch.setattr(ray, "cluster_resources", lambda: {"CPU": 32.0})
+    monkeypatch.setattr(ray, "nodes", lambda: [*nodes, {"Alive": True, "Resources": {}}])
+    check_cpus(RunConfig(index=IndexConfig(train_cpus=8)))
+    with pytest.raises(InputError, match="train_cpus is 16 and the largest node of the Ray cluster has 8"):
+        check_cpus(RunConfig(index=IndexConfig(train_cpus=16)))
 
 
 def test_a_job_server_that_asks_for_a_token_is_told(tmp_path):

@@ -10,6 +10,7 @@ from pipeline_builders import quiet_reporter, write_rows
 
 import pipelines.grow
 import pipelines.index_layout
+from indexing.build import train_index
 from indexing.exact import exact_search, normalize_rows
 from indexing.index_config import IndexConfig
 from indexing.store import open_index
@@ -170,3 +171,28 @@ def test_documents_are_added_replaced_deleted_and_compacted(finished, workspace,
     changed = dataclasses.replace(config.documents, input=str(more))
     with pytest.raises(InputError, match="documents were added to or deleted from"):
         prepare("documents", changed, place, reporter=reporter)
+
+
+def test_training_reserves_its_cpus_uses_as_many_threads_and_asks_no_new_question(
+    finished, workspace, monkeypatch
+):
+    reserved, threads = [], []
+
+    def start(function, *arguments, cpus=1.0, **_):
+        reserved.append((function.__name__, cpus))
+        return function(*arguments)
+
+    def train(sample, plan, *, num_threads):
+        threads.append(num_threads)
+        return train_index(sample, plan, num_threads=num_threads)
+
+    monkeypatch.setattr("pipelines.index_build.start_task", start)
+    monkeypatch.setattr("pipelines.index_build.train_index", train)
+    config = of(finished, workspace)
+    faster = dataclasses.replace(config, index=dataclasses.replace(config.index, train_cpus=3))
+    reporter, _ = quiet_reporter()
+    build_index(faster, Location.parse(workspace), reporter=reporter)
+    assert reserved == []  # finished with one CPU, the same question
+    build_index(faster, Location.parse(workspace), reporter=reporter, anew=True)
+    assert dict(reserved) == {"_sample": 1.0, "_train": 3, "_assemble": 1.0}
+    assert threads == [3]

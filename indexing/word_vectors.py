@@ -116,10 +116,13 @@ def _entries(place: Path) -> Iterator[tuple[str, Float32Array]]:
         if headed and _looks_binary(rest):
             yield from _binary(place, stream)
             return
+        dim = int(counts[1]) if headed else None
         for number, line in enumerate(stream, start=1):
             if (number == 1 and headed) or not line.strip():
                 continue
-            yield _text_entry(line, int(counts[1]) if headed else None, f"{place}: line {number}")
+            word, vector = _text_entry(line, dim, f"{place}: line {number}")
+            dim = dim or len(vector)
+            yield word, vector
 
 
 def _open(place: Path) -> gzip.GzipFile | BufferedReader:
@@ -136,8 +139,11 @@ def _looks_binary(rest: bytes) -> bool:
 
 def _text_entry(line: bytes, dim: int | None, where: str) -> tuple[str, Float32Array]:
     parts = line.decode("utf-8", errors="replace").rstrip().split(" ")
-    # GloVe's 840B words hold spaces; with a known width the numbers are the last ones.
-    width = dim if dim is not None and len(parts) > dim else len(parts) - 1
+    # GloVe's 840B words hold spaces; with a known width the numbers are the last ones. Where what is left of
+    # them are numbers too, the line is too long instead.
+    width = len(parts) - 1
+    if dim is not None and width > dim and not all(map(_is_number, parts[1:-dim])):
+        width = dim
     try:
         vector = np.array(parts[-width:], dtype=np.float32)
     except ValueError as error:
@@ -145,6 +151,14 @@ def _text_entry(line: bytes, dim: int | None, where: str) -> tuple[str, Float32A
     if width < 1:
         raise ValueError(f"{where}: expected a word and its numbers")
     return " ".join(parts[:-width]).removeprefix("\ufeff"), vector
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
 
 
 def _binary(place: Path, stream: gzip.GzipFile | BufferedReader) -> Iterator[tuple[str, Float32Array]]:

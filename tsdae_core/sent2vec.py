@@ -155,9 +155,30 @@ def train_sent2vec(texts: Sequence[str], config: Sent2VecConfig | None = None, *
             if batch is None:
                 continue
             optimizer.zero_grad(set_to_none=True)
-            model(*batch).backward()
+            model(batch).backward()
             optimizer.step()
     return Sent2Vec(words, model.source.weight.detach().numpy(), config)
+
+
+@dataclass(frozen=True)
+class _Targets:
+    """A batch: features of all sentences, and the words to predict.
+
+    Attributes:
+        features: int64[F] rows of the table, sentence after sentence.
+        offsets: int64[B + 1] where sentences begin.
+        held: int64[P, M] features that hold the target itself, its word and n-grams over it; -1 fills up.
+        words: int64[P] the targets.
+        row: int64[P] their sentences.
+        negatives: int64[P, Q].
+    """
+
+    features: Tensor
+    offsets: Tensor
+    held: Tensor
+    words: Tensor
+    row: Tensor
+    negatives: Tensor
 
 
 class _Sent2VecModel(nn.Module):
@@ -170,16 +191,17 @@ class _Sent2VecModel(nn.Module):
             self.source.weight.uniform_(-1 / config.dim, 1 / config.dim, generator=generator)
             self.target.weight.zero_()
 
-    def forward(
-        self, features: Tensor, offsets: Tensor, words_P: Tensor, row_P: Tensor, negatives_PQ: Tensor
-    ) -> Tensor:
+    def forward(self, batch: _Targets) -> Tensor:
         """Return the loss summed over targets and divided by their number.
 
-        A target is predicted from the mean of its sentence's other features.
+        A target is predicted from the mean of its sentence's features that do not hold it.
         """
-        sums_BD = F.embedding_bag(features, self.source.weight, offsets[:-1], mode="sum", sparse=True)
-        others_P = (offsets[1:] - offsets[:-1])[row_P] - 1
-        context_PD = (sums_BD[row_P] - self.source(words_P)) / others_P[:, None]
+        offsets, row_P, words_P, negatives_PQ = batch.offsets, batch.row, batch.words, batch.negatives
+        sums_BD = F.embedding_bag(batch.features, self.source.weight, offsets[:-1], mode="sum", sparse=True)
+        is_held_PM = batch.held >= 0
+        held_PD = (self.source(batch.held.clamp(min=0)) * is_held_PM[:, :, None]).sum(1)
+        others_P = (offsets[1:] - offsets[:-1])[row_P] - is_held_PM.sum(1)
+        context_PD = (sums_BD[row_P] - held_PD) / others_P[:, None]
         positive_P = (context_PD * self.target(words_P)).sum(1)
         negative_PQ = (self.target(negatives_PQ) @ context_PD[:, :, None]).squeeze(2)
         loss: Tensor = -F.logsigmoid(positive_P).sum() - F.logsigmoid(-negative_PQ).sum()
@@ -194,8 +216,8 @@ def _draw(
     *,
     seed: int,
     epoch: int,
-) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor] | None:
-    """Return features, offsets, targets, their rows and negatives of a batch; None if there is no target."""
+) -> _Targets | None:
+    """Return a batch; None if there is no target."""
     features = _features(words, frequency.shape[0], config)
     row = np.repeat(np.arange(len(words)), words.lengths)
     position = expand_spans(np.zeros_like(words.lengths), words.lengths)
@@ -204,7 +226,7 @@ def _draw(
     if config.subsample > 0:
         keep = np.sqrt(config.subsample / share) + config.subsample / share
     chosen = keyed_uniform(fold_key("sent2vec-target", seed, epoch), rows[row], position) < keep
-    chosen &= features.lengths[row] > 1
+    chosen &= words.lengths[row] > 1  # then another word is left
     if not chosen.any():
         return None
     row, position, targets = row[chosen], position[chosen], words.values[chosen]
@@ -216,9 +238,23 @@ def _draw(
     negatives = np.searchsorted(ladder, uniform * ladder[-1], side="right")
     # A negative that is the target itself would undo it; the next word takes its place.
     negatives = np.where(negatives == targets[:, None], (negatives + 1) % frequency.shape[0], negatives)
-    arrays = (features.values, features.offsets, targets, row, negatives)
-    first, *rest = (torch.from_numpy(np.ascontiguousarray(part, dtype=np.int64)) for part in arrays)
-    return first, rest[0], rest[1], rest[2], rest[3]
+    held = _features_over(position, row, words.lengths, features, ngrams=config.ngrams)
+    arrays = (features.values, features.offsets, held, targets, row, negatives)
+    return _Targets(*(torch.from_numpy(np.ascontiguousarray(part, dtype=np.int64)) for part in arrays))
+
+
+def _features_over(
+    position: Int64s, row: Int64s, lengths: Int64s, features: Ragged, *, ngrams: int
+) -> NDArray[np.int64]:
+    """Return [P, M] the features of each target's sentence that hold it, -1 where there are fewer."""
+    columns, base, length = [], features.offsets[row], lengths[row]
+    for size in range(1, ngrams + 1):
+        for shift in range(size):
+            start = position - shift
+            inside = (start >= 0) & (start + size <= length)
+            columns.append(np.where(inside, features.values[np.where(inside, base + start, 0)], -1))
+        base = base + np.maximum(0, length - size + 1)
+    return np.stack(columns, axis=1)
 
 
 def _word_ids(texts: Iterable[str], index: dict[str, int]) -> Ragged:

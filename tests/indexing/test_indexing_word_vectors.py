@@ -50,11 +50,12 @@ def test_frequent_words_weigh_less_and_words_of_every_text_nothing():
     assert not out[1].any()
 
 
-def test_words_with_spaces_and_repeated_words(tmp_path):
-    (tmp_path / "v.vec").write_text("3 2\n. . 1 2\na 3 4\na 5 6\n")
+@pytest.mark.parametrize("header", ["3 2\n", ""])
+def test_words_with_spaces_and_repeated_words(tmp_path, header):
+    (tmp_path / "v.vec").write_text(header + "a 3 4\n. . 1 2\na 5 6\n")
     vectors = read_word_vectors(tmp_path / "v.vec")
-    assert vectors.words == {". .": 0, "a": 1}
-    np.testing.assert_array_equal(vectors.vectors, [[1, 2], [3, 4]])
+    assert vectors.words == {"a": 0, ". .": 1}
+    np.testing.assert_array_equal(vectors.vectors, [[3, 4], [1, 2]])
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""The configuration of training; the paper's settings are its defaults."""
+"""The configuration of training; the paper's settings of TSDAE are its defaults, for every objective."""
 
 from __future__ import annotations
 

@@ -168,6 +168,7 @@ def _check_names(study: StudyConfig, labels: Sequence[str]) -> None:
     wanted = [name for claim in study.claims for name in (claim.better, claim.than)]
     wanted += [study.baseline] if study.baseline else []
     wanted += [study.search.match, *study.search.settings] if study.search else []
+    wanted += [name for task in study.tasks.values() for name in task.published]
     for name in wanted:
         if name not in labels:
             raise InputError(f"study '{study.name}' has no setting '{name}'.{nearest(name, labels)}")

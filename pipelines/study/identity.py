@@ -1,6 +1,8 @@
 """What a cell's result depends on, as a fingerprint: cells of equal fingerprint are one, in whatever study.
 
-Places do not count, contents do; nor do settings that change speed only, or that the cell does not use.
+Places do not count, contents do; nor do settings that change neither weights nor scores (speed, how often
+something is logged), or that the cell does not use. `validation_rows` counts (held-out rows are not
+trained on), and so do `max_batch_tokens` and `compile` (the last bits, dropout) and `score_steps`.
 """
 
 from __future__ import annotations
@@ -8,13 +10,14 @@ from __future__ import annotations
 import functools
 import typing
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from pipelines.compared_system import ComparedSystem
 from pipelines.config import RunConfig
 from pipelines.config_values import config_to_dict
 from pipelines.label_rule import LabelRule
-from pipelines.manifest import stable_hash
+from pipelines.manifest import Manifest, stable_hash
 from pipelines.start import describe_start
 from pipelines.study.grid import Cell, is_random
 from pipelines.train import SPEED_ONLY
@@ -22,14 +25,28 @@ from pipelines.train_config import TrainConfig
 from pipelines.validation_task import validation_source
 
 # Part of every fingerprint: raise it when a change makes cells give other results.
-_CELL_VERSION = 1
+# 2: dropout by key.
+_CELL_VERSION = 2
 _KEY_CHARS = 20
 
 
-def cell_key(cell: Cell, digests: Mapping[str, str]) -> str:
+@dataclass(frozen=True)
+class Prepared:
+    """A prepared corpus or set of labelled rows: the digest of its contents, and how many rows it has."""
+
+    digest: str
+    num_rows: int
+
+    @staticmethod
+    def of(manifest: Manifest) -> Prepared:
+        """From its manifest."""
+        return Prepared(manifest.digest, manifest.counts["rows_kept"])
+
+
+def cell_key(cell: Cell, prepared: Mapping[str, Prepared]) -> str:
     """The name of a cell's folder.
 
-    digests: of the prepared corpus by its input, and of labelled rows by `labels_name`.
+    prepared: the corpus by its input, and labelled rows by `labels_name`.
     """
     system, config = cell.system, cell.config
     parts: list[Any] = [_CELL_VERSION, _system(cell)]
@@ -39,10 +56,10 @@ def cell_key(cell: Cell, digests: Mapping[str, str]) -> str:
         parts.append(_model(config))
     if system.trains:
         trainings = [phase.train for phase in config.phases] or [config.train]
-        parts.append([_training(train, digests) for train in trainings])
+        parts.append([_training(train, prepared, config.corpus.input) for train in trainings])
         parts.append(sorted(cell.score_steps))
     if reads_corpus(cell):
-        parts.append(digests[config.corpus.input])
+        parts.append(prepared[config.corpus.input].digest)
     return stable_hash(parts)[:_KEY_CHARS]
 
 
@@ -83,12 +100,19 @@ def _model(config: RunConfig) -> dict[str, Any]:
 _describe = functools.lru_cache(maxsize=64)(describe_start)
 
 
-def _training(train: TrainConfig, digests: Mapping[str, str]) -> dict[str, Any]:
+def _training(train: TrainConfig, prepared: Mapping[str, Prepared], corpus: str) -> dict[str, Any]:
     """The settings that count; labelled rows by their contents."""
     plain = {key: value for key, value in config_to_dict(train).items() if key not in SPEED_ONLY}
     plain = without_idle_sections(plain)
+    rows = prepared[corpus if train.labels is None else labels_name(train)]
     if train.labels is not None:
-        plain["labels"] = digests[labels_name(train)]
+        plain["labels"] = rows.digest
+    if train.max_rows >= rows.num_rows:  # all of them, as 0
+        plain["max_rows"] = 0
+    plain.pop("log_every")
+    if train.keep == "last" and train.early_stopping.patience == 0:  # validation only tells
+        del plain["validate_every"], plain["early_stopping"]
+        return plain
     task = validation_source(train.early_stopping.task)
     if task is not None:
         plain["early_stopping"]["task"] = task.fingerprint()

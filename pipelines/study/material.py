@@ -31,7 +31,9 @@ _LOCK_NAME = ".lock"
 
 
 def prepare_corpora(cells: Sequence[Cell], material: Location, *, reporter: Reporter) -> dict[str, Location]:
-    """Prepares every corpus that some cell reads; returns the folders (with `corpus/` in them) by input.
+    """Prepares every corpus that some cell reads, or that lies beside a start.
+
+    Returns the folders (with `corpus/` in them) by input.
 
     Raises:
         InputError: as `prepare`.
@@ -39,7 +41,7 @@ def prepare_corpora(cells: Sequence[Cell], material: Location, *, reporter: Repo
     places: dict[str, Location] = {}
     for cell in cells:
         config = cell.config.corpus
-        if not reads_corpus(cell) or config.input in places:
+        if not (reads_corpus(cell) or cell.system.kind == "start") or config.input in places:
             continue
         place = material / "corpora" / stable_hash(config_to_dict(config))[:_NAME_CHARS]
         with locked(place):

@@ -13,7 +13,7 @@ from pipelines.errors import InputError
 from pipelines.progress import Reporter
 from pipelines.storage import Location
 from pipelines.study.grid import Cell, cells_of
-from pipelines.study.identity import cell_key
+from pipelines.study.identity import Prepared, cell_key
 from pipelines.study.label_efficiency import Search, search_labels
 from pipelines.study.live import StudyView
 from pipelines.study.material import (
@@ -93,9 +93,10 @@ class _Work:
         """Runs those that are not done; returns reasons by title of those that failed."""
         homes = prepare_corpora(cells, self._workspace / "material", reporter=self._reporter)
         labels = prepare_label_sets(cells, self._workspace / "material", reporter=self._reporter)
-        digests = {name: corpus_manifest(home).digest for name, home in homes.items()}
-        digests |= {name: labels_manifest(place).digest for name, place in labels.items()}
-        keyed = [(cell, cell_key(cell, digests)) for cell in cells]
+        prepared = {name: Prepared.of(corpus_manifest(home)) for name, home in homes.items()}
+        prepared |= {name: Prepared.of(labels_manifest(place)) for name, place in labels.items()}
+        keyed = [(cell, cell_key(cell, prepared)) for cell in cells]
+        digests = {name: rows.digest for name, rows in prepared.items()}
         self.keyed += keyed
         write_study_file(self._folder, self._study, self.keyed, size=self._folder.name)
         jobs: dict[str, CellJob] = {}

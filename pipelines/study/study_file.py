@@ -40,6 +40,7 @@ def load_study(path: Path, overrides: Sequence[str] = (), *, size: str = "") -> 
         set_value(tree, *read_override(override))
     for section in _REMOVABLE:
         tree[section] = _without_nulls(tree.get(section, {}))
+    _forget_published(tree)
     tree["axes"] = {
         axis: _without_nulls(values) if isinstance(values, Mapping) else values
         for axis, values in tree["axes"].items()
@@ -87,6 +88,16 @@ def check_study(path: Path) -> list[Cell]:
 
 def _without_nulls(section: Mapping[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in section.items() if value is not None}
+
+
+def _forget_published(tree: Mapping[str, Any]) -> None:
+    """Takes the published figures of axis values that are left out with them."""
+    axes = [values for values in tree["axes"].values() if isinstance(values, Mapping)]
+    gone = {label for values in axes for label, overrides in values.items() if overrides is None}
+    for task in tree["tasks"].values():
+        if isinstance(task, Mapping) and isinstance(task.get("published"), dict):
+            for label in gone & task["published"].keys():
+                del task["published"][label]
 
 
 def _extended(path: Path) -> dict[str, Any]:

@@ -58,6 +58,14 @@ def as_row_ids(row_ids: npt.ArrayLike, *, what: str, num_rows: int | None = None
     return ids
 
 
+def is_among(values: Int64Array, known: Int64Array) -> BoolArray:
+    """Which of `values`, of any shape, are in the sorted array `known`."""
+    if len(known) == 0:
+        return np.zeros(values.shape, dtype=np.bool_)
+    places = np.minimum(np.searchsorted(known, values), len(known) - 1)
+    return np.asarray(known[places] == values)
+
+
 def check_finite(vectors: Float32Array, *, row_ids: Int64Array | None, what: str) -> None:
     """Refuse NaN and infinity, which would rank at random.
 

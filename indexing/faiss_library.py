@@ -183,8 +183,12 @@ def search_positions(
 
     Labels are positions for an index taken out of its id map, row ids for IVF types. Order among equal
     scores is FAISS's. `params` apply to this call alone, so threads may search with different ones.
-    With a `selector` (see `supports_selector`) only its rows are looked at.
+    With a `selector` (see `supports_selector`) only its rows are looked at. A graph that is to keep as many
+    candidates as it has rows is scanned instead, which misses nothing and is cheaper than such a walk.
     """
+    graph = _graph_in(inner)
+    if graph is not None and (params.ef_search or 0) >= graph.ntotal and supports_selector(graph.storage):
+        inner, vectors = faiss.downcast_index(graph.storage), _transformed(inner, vectors)
     scores, labels = inner.search(vectors, k, params=_faiss_params(inner, params, selector))
     return scores, labels
 
@@ -209,6 +213,24 @@ def select_positions(positions: Int64Array, num_rows: int) -> FaissSelector:
 def select_row_ids(row_ids: Int64Array) -> FaissSelector:
     """A selector of these ids, for types that keep row ids themselves."""
     return faiss.IDSelectorBatch(row_ids)
+
+
+def select_all_but(row_ids: Int64Array) -> FaissSelector:
+    """A selector of all other ids, for types that keep row ids themselves."""
+    return faiss.IDSelectorNot(select_row_ids(row_ids))
+
+
+def num_lists(inner: FaissIndex) -> int:
+    """Inverted lists of this index; 0 for a type without them."""
+    try:
+        return int(faiss.extract_index_ivf(inner).nlist)
+    except RuntimeError:
+        return 0
+
+
+def is_graph(inner: FaissIndex) -> bool:
+    """Whether this index is searched by walking a graph."""
+    return _graph_in(inner) is not None
 
 
 def merge_into(target: FaissIndex, other: FaissIndex, *, renumber: bool = False) -> None:
@@ -353,6 +375,21 @@ def _faiss_params(inner: FaissIndex, params: SearchParams, selector: FaissSelect
     if isinstance(inner, faiss.IndexHNSW) and (chosen or params.ef_search is not None):
         return faiss.SearchParametersHNSW(efSearch=params.ef_search or inner.hnsw.efSearch, **chosen)
     return faiss.SearchParameters(**chosen) if chosen else None
+
+
+def _graph_in(inner: FaissIndex) -> FaissIndex | None:
+    inner = faiss.downcast_index(inner)
+    if isinstance(inner, faiss.IndexPreTransform):
+        return _graph_in(inner.index)
+    return inner if isinstance(inner, faiss.IndexHNSW) else None
+
+
+def _transformed(inner: FaissIndex, vectors: Float32Array) -> Float32Array:
+    """The vectors as the index below all transforms sees them."""
+    if isinstance(inner, faiss.IndexPreTransform):
+        for number in range(inner.chain.size()):
+            vectors = faiss.downcast_VectorTransform(inner.chain.at(number)).apply(vectors)
+    return vectors
 
 
 def _parts(index: FaissIndex) -> Iterator[FaissIndex]:

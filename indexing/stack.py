@@ -3,40 +3,47 @@
 The parts are shards that were not merged, or the segments of a grown index; a merged index is a stack of one.
 Candidates are cut by (score, then id) over all parts before they are scored again with the vectors that the
 parts store, and an inner product is `indexing.exact`'s, so the hits do not depend on how rows are spread over
-parts (but for graphs, each of which is walked on its own). Must not know metadata, files or tuning.
+parts (but for graphs, each of which is walked on its own).
+
+Rows that must not be found (deleted, or kept out by a filter) may be just those around a query. Where most
+of what it meets is such, FAISS is told to leave them out, and more lists are visited, or more of the graph,
+until that changes next to nothing. Must not know metadata, files or tuning.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
-from indexing.arrays import BoolArray, Float32Array, Float64Array, Int64Array
+from indexing.arrays import BoolArray, Float32Array, Float64Array, Int64Array, is_among
 from indexing.exact import inner_products, largest_norm, rounding_margin
 from indexing.faiss_library import (
     FaissIndex,
     FaissSelector,
-    is_exhaustive,
-    row_ids_of,
+    is_graph,
+    num_lists,
     scores_at,
     search_positions,
-    select_positions,
-    select_row_ids,
-    split_id_map,
-    split_refine,
     stored_vectors,
     supports_selector,
 )
 from indexing.hits import NO_HIT
 from indexing.plan import SearchParams
+from indexing.stack_part import Candidates, StackPart
 
 # Candidates beyond those wanted: enough to see most ties without a second search.
 EXTRA_CANDIDATES = 8
-# Ties are followed this deep; a larger group of equal scores is cut by FAISS's own order.
+# Ties are followed this deep for all queries of a batch together, deeper for each alone.
 MAX_TIE_DEPTH = 4096
+# Queries at a time where FAISS cannot leave rows out, so that each may need very many candidates.
+SKIPPING_BATCH = 16
+# A wider search that changes at most this share of the hits is the last one.
+SETTLED_SHARE = 0.05
+# FAISS's own choice, where a search names none.
+DEFAULT_EF_SEARCH = 16
+# Beyond it a scan of all rows costs less than the walk, whose time grows with the square.
+MAX_EF_SEARCH = 4096
 # Bound on the stored vectors read at a time, in numbers: 2 MiB, which stays in a core's cache.
 MAX_FLOATS_READ = 2**19
 STORAGE_CHUNK = 65536
@@ -55,66 +62,12 @@ class StackSelection:
 
 
 @dataclass(frozen=True, eq=False)
-class _Candidates:
-    """Rows found, [nq, m]: ids int64 (-1 for none), scores float32, part and position in it int64."""
+class _Found:
+    """Candidates in order; is_cut bool[nq]: there are more ties; num_hidden int64[nq]: better, but hidden."""
 
-    ids: Int64Array
-    scores: Float32Array
-    parts: Int64Array
-    positions: Int64Array
-
-    @property
-    def fields(self) -> tuple[npt.NDArray[Any], ...]:
-        return self.ids, self.scores, self.parts, self.positions
-
-    def ordered(self) -> "_Candidates":
-        order = np.lexsort((self.ids, -self.scores), axis=-1)
-        return _Candidates(*(np.take_along_axis(field, order, axis=1) for field in self.fields))
-
-    def first(self, depth: int) -> "_Candidates":
-        return _Candidates(*(field[:, :depth] for field in self.fields))
-
-
-class _Part:
-    """One FAISS index taken apart: row ids by position, what is searched first, what scores again."""
-
-    def __init__(self, index: FaissIndex) -> None:
-        self.index = index
-        self.num_rows = int(index.ntotal)
-        self.row_ids, inner = split_id_map(index)
-        self.base, self.storage = split_refine(inner)
-        self.has_exact_storage = self.storage is not None and is_exhaustive(self.storage)
-        if self.row_ids is None:
-            self.storage, self.has_exact_storage = None, False
-
-    @cached_property
-    def sorted_row_ids(self) -> Int64Array:
-        return np.sort(self._all_row_ids)
-
-    @cached_property
-    def _all_row_ids(self) -> Int64Array:
-        return row_ids_of(self.index) if self.row_ids is None else self.row_ids
-
-    @cached_property
-    def _order(self) -> Int64Array | None:
-        """Positions by row id; None where rows lie in that order already, as in an index of one build."""
-        ids = self._all_row_ids
-        return None if bool((ids[1:] > ids[:-1]).all()) else np.argsort(ids, kind="stable")
-
-    def positions_of(self, row_ids: Int64Array) -> Int64Array:
-        places = np.searchsorted(self.sorted_row_ids, row_ids)
-        return places if self._order is None else self._order[places]
-
-    def contains(self, row_ids: Int64Array) -> BoolArray:
-        known = self.sorted_row_ids
-        places = np.minimum(np.searchsorted(known, row_ids), max(len(known) - 1, 0))
-        return known[places] == row_ids if len(known) else np.zeros(len(row_ids), dtype=np.bool_)
-
-    def selector(self, row_ids: Int64Array) -> FaissSelector:
-        chosen = row_ids[self.contains(row_ids)]
-        if self.row_ids is None:
-            return select_row_ids(chosen)
-        return select_positions(self.positions_of(chosen), self.num_rows)
+    candidates: Candidates
+    is_cut: BoolArray
+    num_hidden: Int64Array
 
 
 class IndexStack:
@@ -129,7 +82,7 @@ class IndexStack:
     def __init__(
         self, indexes: Sequence[FaissIndex], *, deleted: Int64Array | None = None, are_normalised: bool
     ) -> None:
-        self._parts = [_Part(index) for index in indexes]
+        self._parts = [StackPart(index) for index in indexes]
         self._deleted = np.unique(deleted) if deleted is not None else np.empty(0, np.int64)
         self._are_normalised = are_normalised
         self.num_stored = sum(part.num_rows for part in self._parts)
@@ -144,22 +97,31 @@ class IndexStack:
         """All rows that can be found, int64[n]."""
         ids = np.concatenate([part.sorted_row_ids for part in self._parts])
         ids = ids if len(self._parts) == 1 else np.sort(ids)
-        return ids[~np.isin(ids, self._deleted)] if len(self._deleted) else ids
+        return ids[~is_among(ids, self._deleted)] if len(self._deleted) else ids
 
     @property
     def num_rows(self) -> int:
         """Rows that can be found."""
         return len(self.sorted_row_ids) if len(self._deleted) else self.num_stored
 
+    @cached_property
+    def _takes_selectors(self) -> bool:
+        return all(supports_selector(part.base) for part in self._parts)
+
+    @cached_property
+    def _alive(self) -> StackSelection:
+        """All rows but the deleted ones, as a selection."""
+        selectors = [part.selector_without(self._deleted) for part in self._parts]
+        return StackSelection(self.sorted_row_ids, tuple(selectors))
+
     def select(self, row_ids: Int64Array, *, max_rows_scanned: int = 0) -> StackSelection:
         """These rows as a selection; ids that the stack lacks are left out.
 
         Up to `max_rows_scanned` rows the caller means to score them itself, and no selector is made.
         """
-        known, wanted = self.sorted_row_ids, np.unique(row_ids)
-        places = np.minimum(np.searchsorted(known, wanted), max(len(known) - 1, 0))
-        chosen = wanted[known[places] == wanted] if len(known) else wanted[:0]
-        if len(chosen) <= max_rows_scanned or not all(supports_selector(part.base) for part in self._parts):
+        wanted = np.unique(row_ids)
+        chosen = wanted[is_among(wanted, self.sorted_row_ids)]
+        if len(chosen) <= max_rows_scanned or not self._takes_selectors:
             return StackSelection(chosen, None)
         return StackSelection(chosen, tuple(part.selector(chosen) for part in self._parts))
 
@@ -185,16 +147,117 @@ class IndexStack:
         Places beyond the rows found hold -1 and minus infinity. Scores are inner products with the stored
         vectors where the type stores any (`Flat`, `...,RFlat`, `...,Refine(...)`), FAISS's own otherwise.
         """
+        is_skipping = (selection is not None or len(self._deleted) > 0) and not self._takes_selectors
+        if is_skipping and len(vectors) > SKIPPING_BATCH:
+            starts = range(0, len(vectors), SKIPPING_BATCH)
+            blocks = [vectors[start : start + SKIPPING_BATCH] for start in starts]
+            pairs = [self.search(block, depth, params, selection=selection) for block in blocks]
+            return np.concatenate([pair[0] for pair in pairs]), np.concatenate([pair[1] for pair in pairs])
+        ids, scores, is_cut = self._search(vectors, depth, params, selection, max_depth=MAX_TIE_DEPTH)
+        for query in np.flatnonzero(is_cut & ~self._has_graphs):
+            alone = self._search(
+                vectors[query : query + 1], depth, params, selection, max_depth=self.num_stored
+            )
+            ids[query], scores[query] = alone[0][0], alone[1][0]
+        return ids, scores
+
+    @cached_property
+    def _has_graphs(self) -> bool:
+        return any(is_graph(part.base) for part in self._parts)
+
+    def _search(
+        self,
+        vectors: Float32Array,
+        depth: int,
+        params: SearchParams,
+        selection: StackSelection | None,
+        *,
+        max_depth: int,
+    ) -> tuple[Int64Array, Float32Array, BoolArray]:
+        """Ids, scores, and for which queries there are more ties than `max_depth` candidates show."""
         if not all(part.storage is not None for part in self._parts):
-            found = self._candidates(vectors, depth, params, selection, margin=None).first(depth)
-            return _padded(found, depth)
+            found = self._found(vectors, depth, params, selection, max_depth=max_depth)
+            return found.candidates.ids, found.candidates.scores, found.is_cut
         if all(part.base is part.storage for part in self._parts):
             margin = 2 * rounding_margin(vectors, largest=self._largest_norm)
-            found = self._candidates(vectors, depth, params, selection, margin=margin)
+            found = self._candidates(vectors, depth, params, selection, margin=margin, max_depth=max_depth)
         else:
             wide = depth * max(params.refine_factor or 1, 1)
-            found = self._candidates(vectors, wide, params, selection, margin=None).first(wide)
-        return _padded(self._scored_again(vectors, found, depth).ordered().first(depth), depth)
+            found = self._found(vectors, wide, params, selection, max_depth=max_depth)
+        best = self._scored_again(vectors, found.candidates, depth).ordered().padded(depth).first(depth)
+        return best.ids, best.scores, found.is_cut
+
+    def _found(
+        self,
+        vectors: Float32Array,
+        depth: int,
+        params: SearchParams,
+        selection: StackSelection | None,
+        *,
+        max_depth: int,
+    ) -> _Found:
+        """The best `depth` by (score, id), in order, of all that a search as wide as it takes looks at."""
+        narrowed = selection or (self._alive if len(self._deleted) and self._takes_selectors else None)
+        if narrowed is None or narrowed.selectors is None:
+            return _cut(self._candidates(vectors, depth, params, selection, max_depth=max_depth), depth)
+        wanted = min(depth, len(narrowed.row_ids))
+        found = _Found(
+            Candidates.empty(len(vectors), depth),
+            np.zeros(len(vectors), dtype=np.bool_),
+            np.zeros(len(vectors), dtype=np.int64),
+        )
+        is_open = np.ones(len(vectors), dtype=np.bool_)
+        if 2 * len(narrowed.row_ids) >= self.num_stored:
+            # Most rows may be found: those that may not are skipped, which is enough where they are few.
+            skipping = StackSelection(narrowed.row_ids, None) if selection else None
+            first = self._candidates(vectors, depth, params, skipping, max_depth=max_depth, is_patient=False)
+            found = _cut(first, depth)
+            is_open = (found.candidates.num_found < wanted) | (found.num_hidden > depth)
+        return self._widened(vectors, depth, params, narrowed, found, is_open, max_depth=max_depth)
+
+    def _widened(
+        self,
+        vectors: Float32Array,
+        depth: int,
+        params: SearchParams,
+        selection: StackSelection,
+        found: _Found,
+        is_open: BoolArray,
+        *,
+        max_depth: int,
+    ) -> _Found:
+        """With better candidates of the open queries: FAISS sees the selection, and more and more rows."""
+        wanted = min(depth, len(selection.row_ids))
+        queries, wider, is_first = np.flatnonzero(is_open), params, True
+        while len(queries):
+            again = _cut(
+                self._candidates(vectors[queries], depth, wider, selection, max_depth=max_depth), depth
+            )
+            num_new = again.candidates.num_new(found.candidates, queries)
+            settled = (num_new <= SETTLED_SHARE * wanted) & (again.candidates.num_found >= wanted)
+            found.is_cut[queries] = again.is_cut
+            found = replace(found, candidates=found.candidates.replaced(queries, again.candidates))
+            if not is_first:
+                queries = queries[~settled]
+            is_first = False
+            following = self._wider(wider)
+            if following is None:
+                break
+            wider = following
+        return found
+
+    def _wider(self, params: SearchParams) -> SearchParams | None:
+        """Settings that look at twice as many lists, or at twice as much of a graph; None after all of it."""
+        probes, effort = params.num_probes or 1, params.ef_search or DEFAULT_EF_SEARCH
+        if probes < self._most_lists:
+            return replace(params, num_probes=min(2 * probes, self._most_lists))
+        if self._has_graphs and effort < self.num_stored:
+            return replace(params, ef_search=2 * effort if effort < MAX_EF_SEARCH else self.num_stored)
+        return None
+
+    @cached_property
+    def _most_lists(self) -> int:
+        return max(num_lists(part.base) for part in self._parts)
 
     def _candidates(
         self,
@@ -203,26 +266,34 @@ class IndexStack:
         params: SearchParams,
         selection: StackSelection | None,
         *,
-        margin: Float64Array | None,
-    ) -> _Candidates:
-        """At least the best `depth` by (score, id), in order; with a margin all that may be among them."""
+        margin: Float64Array | None = None,
+        max_depth: int,
+        is_patient: bool = True,
+    ) -> _Found:
+        """At least the best `depth` by (score, id), in order; with a margin all that may be among them.
+
+        Fewer where FAISS shows no more; without patience already where most of what it shows is hidden.
+        """
         asked = depth + EXTRA_CANDIDATES
+        most_asked = self.num_stored if is_patient else 2 * asked
         while True:
-            found, last_scores = self._ask(vectors, asked, params, selection)
-            num_found = (found.ids != NO_HIT).sum(axis=1)
+            found, last_scores, hidden_scores = self._ask(vectors, asked, params, selection)
             is_open = np.isfinite(last_scores)
             floors = found.scores[:, min(depth, found.scores.shape[1]) - 1].astype(np.float64)
-            short = is_open & (num_found < depth)
-            tied = is_open & (last_scores >= floors - (0.0 if margin is None else margin))
-            if not short.any() and (not tied.any() or asked >= max(depth, MAX_TIE_DEPTH)):
-                return found
+            short = is_open & (found.num_found < depth)
+            tied = is_open & ~short & (last_scores >= floors - (0.0 if margin is None else margin))
+            goes_on = (short.any() and asked < most_asked) or (tied.any() and asked < max(depth, max_depth))
+            if not goes_on:
+                num_hidden = (hidden_scores > floors[:, None]).sum(axis=1)
+                return _Found(found, tied, np.asarray(num_hidden, dtype=np.int64))
             asked *= 2
 
     def _ask(
         self, vectors: Float32Array, asked: int, params: SearchParams, selection: StackSelection | None
-    ) -> tuple[_Candidates, Float32Array]:
-        """Every part's best, together in order, and the score below which parts may hold more."""
-        found, last_scores = [], np.full(len(vectors), -np.inf, dtype=np.float32)
+    ) -> tuple[Candidates, Float32Array, Float32Array]:
+        """Every part's best, together in order; the score below which parts may hold more; hidden scores."""
+        found, last_scores = [Candidates.empty(len(vectors), 0)], np.full(len(vectors), -np.inf, np.float32)
+        hidden_scores = [np.empty((len(vectors), 0), dtype=np.float32)]
         for number, part in enumerate(self._parts):
             depth = min(asked, part.num_rows)
             if depth == 0:
@@ -233,25 +304,23 @@ class IndexStack:
                 open_scores = np.where(labels[:, -1] != NO_HIT, scores[:, -1], -np.inf).astype(np.float32)
                 last_scores = np.maximum(last_scores, open_scores)
             ids = labels if part.row_ids is None else part.row_ids[np.maximum(labels, 0)]
-            ids = np.where(self._is_hidden(ids, selection) | (labels == NO_HIT), NO_HIT, ids)
+            is_hidden = (labels != NO_HIT) & self._is_hidden(ids, selection)
+            hidden_scores.append(np.where(is_hidden, scores, np.float32(-np.inf)))
+            ids = np.where(is_hidden | (labels == NO_HIT), NO_HIT, ids)
             scores = np.where(ids == NO_HIT, np.float32(-np.inf), scores)
-            found.append(_Candidates(ids, scores, np.full(ids.shape, number), labels))
-        if not found:
-            empty = np.empty((len(vectors), 0), dtype=np.int64)
-            return _Candidates(empty, empty.astype(np.float32), empty, empty), last_scores
+            found.append(Candidates(ids, scores, np.full(ids.shape, number), labels))
         columns = zip(*(one.fields for one in found), strict=True)
-        together = _Candidates(*(np.concatenate(arrays, axis=1) for arrays in columns))
-        return together.ordered(), last_scores
+        together = Candidates(*(np.concatenate(arrays, axis=1) for arrays in columns))
+        return together.ordered(), last_scores, np.concatenate(hidden_scores, axis=1)
 
     def _is_hidden(self, ids: Int64Array, selection: StackSelection | None) -> BoolArray:
-        hidden = np.zeros(ids.shape, dtype=np.bool_)
-        if len(self._deleted):
-            hidden |= np.isin(ids, self._deleted)
-        if selection is not None and selection.selectors is None:
-            hidden |= ~np.isin(ids, selection.row_ids)
-        return hidden
+        if selection is None:
+            return is_among(ids, self._deleted)
+        if selection.selectors is None:
+            return ~is_among(ids, selection.row_ids)
+        return np.zeros(ids.shape, dtype=np.bool_)
 
-    def _scored_again(self, vectors: Float32Array, found: _Candidates, depth: int) -> _Candidates:
+    def _scored_again(self, vectors: Float32Array, found: Candidates, depth: int) -> Candidates:
         """The candidates with exact inner products in place of the scores that FAISS gave them."""
         scores = np.full(found.scores.shape, -np.inf, dtype=np.float32)
         dim, width = vectors.shape[1], max(found.ids.shape[1], 1)
@@ -267,7 +336,7 @@ class IndexStack:
             block = scores[rows]
             block[query_rows, places] = inner_products(queries[query_rows], stored)
         ids = np.where(np.isneginf(scores), NO_HIT, found.ids)
-        return _Candidates(ids, scores, found.parts, found.positions)
+        return Candidates(ids, scores, found.parts, found.positions)
 
     def _stored(self, parts: Int64Array, positions: Int64Array) -> Float32Array:
         """Stored vectors float32[p, d] of rows given by part and position."""
@@ -320,12 +389,5 @@ class IndexStack:
         return largest
 
 
-def _padded(found: _Candidates, depth: int) -> tuple[Int64Array, Float32Array]:
-    missing = depth - found.ids.shape[1]
-    if missing <= 0:
-        return found.ids, found.scores
-    sides = ((0, 0), (0, missing))
-    return (
-        np.pad(found.ids, sides, constant_values=NO_HIT),
-        np.pad(found.scores, sides, constant_values=-np.inf),
-    )
+def _cut(found: _Found, depth: int) -> _Found:
+    return replace(found, candidates=found.candidates.padded(depth).first(depth))

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -30,7 +31,8 @@ if TYPE_CHECKING:
     from pipelines.config import RunConfig
     from pipelines.progress import Reporter
 
-_CLUSTER_FOLDER = "cluster"
+# Keys at the top of every manifest of Kubernetes and every cluster of `ray up`, and of no run.
+_OF_OTHER_TOOLS = re.compile(rb"^(apiVersion|cluster_name):", re.MULTILINE)
 
 app = typer.Typer(
     name="tsdae",
@@ -196,7 +198,7 @@ def config_show(config: ConfigPath, overrides: Overrides = None) -> None:
 def config_check(
     paths: Annotated[list[Path], typer.Argument(help="YAML files, or folders of them.", show_default=False)],
 ) -> None:
-    """Check configurations without running anything. A folder's `cluster` subfolder is not looked at."""
+    """Check configurations, running nothing. In folders, YAML of Kubernetes and `ray up` is skipped."""
     from pipelines.config_io import load_config
     from pipelines.errors import InputError
     from pipelines.study.study_file import check_study, is_study
@@ -222,9 +224,9 @@ def config_check(
 
 
 def _configs_in(folder: Path) -> list[Path]:
-    """The run configurations below a folder; `cluster` holds YAML of other tools (Kubernetes, `ray up`)."""
+    """The run configurations below a folder, without the YAML of other tools."""
     found = sorted(folder.rglob("*.yaml"))
-    return [file for file in found if _CLUSTER_FOLDER not in file.relative_to(folder).parts[:-1]]
+    return [file for file in found if not _OF_OTHER_TOOLS.search(file.read_bytes())]
 
 
 def _load(path: Path, overrides: list[str] | None) -> RunConfig:

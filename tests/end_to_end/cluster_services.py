@@ -19,7 +19,7 @@ from pathlib import Path
 import pyarrow.fs as pafs
 
 _WAIT_S = 300
-BUCKET = "bucket"
+BUCKET = "my-bucket"  # as in the example
 CREDENTIALS = {"AWS_ACCESS_KEY_ID": "test-key", "AWS_SECRET_ACCESS_KEY": "test-secret"}
 
 

@@ -4,20 +4,25 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import yaml
 
 from tests.end_to_end.cluster_services import BUCKET, CREDENTIALS, Services, cluster_services
 
 ROOT = Path(__file__).resolve().parents[2]
-STEPS = 8
+EXAMPLE = ROOT / "configs" / "cluster" / "object-storage.yaml"
+STEPS = 12
 THINGS = ("file", "table", "lock", "query", "option", "column", "socket", "thread", "buffer", "parser")
 VERBS = ("open", "close", "read", "write", "sort", "merge", "split", "copy", "move", "print")
 
@@ -46,30 +51,42 @@ def services(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Services]:
 
 @pytest.fixture(scope="module")
 def job(services: Services, tmp_path_factory: pytest.TempPathFactory) -> Job:
-    folder = tmp_path_factory.mktemp("job")
-    _write_data(folder)
-    config = folder / "job.yaml"
-    config.write_text(yaml.safe_dump(_config(folder)), encoding="utf-8")
+    _write_data(services)
+    config = tmp_path_factory.mktemp("job") / "job.yaml"
+    config.write_text(yaml.safe_dump(_config(services)), encoding="utf-8")
     overrides = (f"workspace='{services.url('work')}'",)
     return Job(config, _submit(services, str(config), *overrides), overrides)
 
 
-def _write_data(folder: Path) -> None:
+def _write_data(services: Services) -> None:
+    """Sentences, documents and a task, where the example looks for them in its bucket."""
     texts = {f"d{i}": f"{VERBS[i // 10]} the {THINGS[i % 10]} number {i % 7} again" for i in range(100)}
-    rows = [json.dumps({"id": name, "text": text}) + "\n" for name, text in texts.items()]
-    (folder / "rows.jsonl").write_text("".join(rows))
-    task = folder / "task"
-    task.mkdir()
-    queries = [json.dumps({"_id": f"q{i}", "text": texts[f"d{i}"][:-6]}) + "\n" for i in range(0, 100, 9)]
-    (task / "queries.jsonl").write_text("".join(queries))
-    lines = [f"q{i}\td{i}\t1\n" for i in range(0, 100, 9)]
-    (task / "qrels.tsv").write_text("query-id\tcorpus-id\tscore\n" + "".join(lines))
+    names, titles = list(texts), [f"about {THINGS[i % 10]}" for i in range(100)]
+    for part in (slice(0, 60), slice(60, 100)):
+        columns = {"id": names[part], "title": titles[part], "text": list(texts.values())[part]}
+        documents = pa.table(columns)
+        for kind, table in (("sentences", documents.drop_columns("title")), ("documents", documents)):
+            path = f"{BUCKET}/tsdae/{kind}/part-{part.start}.parquet"
+            pq.write_table(table, path, filesystem=services.filesystem)
+    judged = range(0, 100, 9)
+    queries = "".join(json.dumps({"_id": f"q{i}", "text": texts[f"d{i}"][:-6]}) + "\n" for i in judged)
+    qrels = "query-id\tcorpus-id\tscore\n" + "".join(f"q{i}\td{i}\t1\n" for i in judged)
+    for name, content in (("queries.jsonl", queries), ("qrels.tsv", qrels)):
+        with services.filesystem.open_output_stream(f"{BUCKET}/tsdae/task/{name}") as stream:
+            stream.write(content.encode())
 
 
-def _config(folder: Path) -> dict[str, object]:
+def _config(services: Services) -> dict[str, Any]:
+    """The example with the addresses of this store, and everything small."""
+    text = re.sub(
+        rf"s3://{BUCKET}/([\w/-]+)", lambda place: services.url(place[1]), EXAMPLE.read_text(encoding="utf-8")
+    )
+    config: dict[str, Any] = yaml.safe_load(text)
     shape = {"num_layers": 1, "hidden_size": 16, "num_heads": 2, "intermediate_size": 32, "vocab_size": 150}
-    return {
-        "corpus": {"input": str(folder / "rows.jsonl"), "id_column": "id", "num_shards": 2},
+    for part in ("corpus", "documents"):
+        config[part]["num_shards"] = 2
+    config["evaluate"]["num_examples"] = 0
+    return config | {
         "model": {"start": "scratch", "max_tokens": 16, "scratch": shape},
         "train": {
             "batch_size": 8,
@@ -80,9 +97,8 @@ def _config(folder: Path) -> dict[str, object]:
             "checkpoint_every": 4,
             "log_every": 2,
         },
+        "embed": {},
         "index": {"factory": "Flat"},
-        "evaluate": {"tasks": [{"name": "words", "folder": str(folder / "task")}], "num_examples": 0},
-        "register": {"name": "cluster-encoder"},
         "tracking": {"system_metrics_every_s": 0.5},
     }
 
@@ -103,7 +119,7 @@ def _call(*arguments: str) -> subprocess.CompletedProcess[str]:
 
 def test_a_submitted_run_shows_its_log_and_ends_with_0(job: Job) -> None:
     assert job.done.returncode == 0, job.done.stdout + job.done.stderr
-    for part in ("] prepare", "] register", "8/8 steps", "BM25", "models:/cluster-encoder@candidate"):
+    for part in ("] prepare", "] register", f"{STEPS}/{STEPS} steps", "BM25", "models:/my-encoder@candidate"):
         assert part in job.done.stdout, part
     assert "ended with exit code 0" in job.done.stderr
 
@@ -112,7 +128,8 @@ def test_the_index_in_the_object_store_answers_here(job: Job, services: Services
     from pipelines.search import Searcher
 
     hits = Searcher.open(services.url("work")).search(["sort the parser number 0 again"], k=3)[0]
-    assert (hits[0].doc_id, hits[0].text) == ("d49", "sort the parser number 0 again")
+    assert (hits[0].doc_id, hits[0].title) == ("d49", "about parser")
+    assert hits[0].text == "sort the parser number 0 again"
     assert hits[0].score == pytest.approx(1.0, abs=1e-4)
 
 
@@ -127,7 +144,7 @@ def test_the_server_has_one_run_with_parameters_metrics_inputs_and_artifacts(
     assert run.data.params["train.optim.lr"] == "3e-05"
     losses = client.get_metric_history(run.info.run_id, "train_loss_nats_per_token")
     assert [metric.step for metric in losses] == list(range(2, STEPS + 1, 2))
-    assert {"tokens_per_s", "validation_loss_nats_per_token", "words.after training.ndcg_at_10"} <= set(
+    assert {"tokens_per_s", "validation_loss_nats_per_token", "my-task.after training.ndcg_at_10"} <= set(
         run.data.metrics
     )
     assert "system/node_0/system_memory_usage_megabytes" in run.data.metrics
@@ -138,7 +155,7 @@ def test_the_server_has_one_run_with_parameters_metrics_inputs_and_artifacts(
     workspace = f"s3://{BUCKET}/work"
     assert read == {
         ("corpus", "training", f"{workspace}/corpus"),
-        ("words", "evaluation", f"{workspace}/corpus"),
+        ("my-task", "evaluation", f"{workspace}/documents"),
     }
     names = {item.path for item in client.list_artifacts(run.info.run_id)}
     assert {"config.yaml", "manifest.json", "training_log.json", "loss.html", "report", "evaluation"} <= names
@@ -155,11 +172,11 @@ def test_the_version_has_signature_example_requirements_tags_and_its_logged_mode
 
     tracker = Tracker(services.mlflow, "tsdae", None)
     client = tracker.client()
-    version = Registry(tracker, "cluster-encoder").at("candidate")
+    version = Registry(tracker, "my-encoder").at("candidate")
     assert version is not None
-    assert {"tsdae.encoder", "tsdae.corpus", "tsdae.config", "words.ndcg_at_10"} <= set(version.tags)
+    assert {"tsdae.encoder", "tsdae.corpus", "tsdae.config", "my-task.ndcg_at_10"} <= set(version.tags)
     with tracker.active():
-        info = mlflow.models.get_model_info("models:/cluster-encoder@candidate")
+        info = mlflow.models.get_model_info("models:/my-encoder@candidate")
     assert info.signature.inputs.input_types() == [DataType.string]
     (vectors,) = info.signature.outputs.inputs
     assert (vectors.type, vectors.shape[0]) == (np.dtype("float32"), -1)
@@ -168,9 +185,9 @@ def test_the_version_has_signature_example_requirements_tags_and_its_logged_mode
     model = client.get_logged_model(version.tags["tsdae.model_id"])
     assert model.source_run_id == version.run_id
     scores = {metric.key: metric.value for metric in model.metrics}
-    assert f"{scores['words.ndcg_at_10']:.4f}" == version.tags["words.ndcg_at_10"]
+    assert f"{scores['my-task.ndcg_at_10']:.4f}" == version.tags["my-task.ndcg_at_10"]
     # MLflow adds what it measures of the machine while the model is logged, without a dataset.
-    assert {metric.dataset_name for metric in model.metrics if metric.key in version.tags} == {"words"}
+    assert {metric.dataset_name for metric in model.metrics if metric.key in version.tags} == {"my-task"}
     assert model.params["steps"] == str(STEPS)
 
 
@@ -212,5 +229,5 @@ def test_the_vectors_of_the_workspace_are_those_of_its_encoder(job: Job, service
         encoder = SentenceEncoder.load(str(folder))
     place = workspace / "vectors" / "part-00000.parquet"
     row_ids, vectors = read_vectors(place.filesystem, place.path)
-    texts = [str(row["text"]) for row in read_rows(workspace / "corpus", row_ids[:5], ["text"])]
+    texts = [str(row["text"]) for row in read_rows(workspace / "documents", row_ids[:5], ["text"])]
     np.testing.assert_allclose(encoder.encode(texts), vectors[:5], atol=1e-5)

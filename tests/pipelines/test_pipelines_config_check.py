@@ -7,6 +7,7 @@ from typer.testing import CliRunner, Result
 
 from pipelines.cli.main import app
 
+CONFIGS = Path(__file__).parents[2] / "configs"
 MANIFEST = "apiVersion: ray.io/v1\nkind: RayJob\n"
 
 
@@ -25,19 +26,29 @@ def test_checks_every_configuration_below_a_folder(tmp_path: Path) -> None:
     assert "unknown configuration key 'train.num_wokers'" in result.stdout
 
 
-def test_leaves_the_yaml_of_other_tools_alone(tmp_path: Path) -> None:
+@pytest.mark.parametrize("manifest", [MANIFEST, "cluster_name: mine\nmax_workers: 2\n"])
+def test_leaves_the_yaml_of_other_tools_alone_and_checks_what_lies_beside_it(
+    tmp_path: Path, manifest: str
+) -> None:
     (tmp_path / "cluster").mkdir()
-    (tmp_path / "cluster" / "rayjob.yaml").write_text(MANIFEST)
+    (tmp_path / "cluster" / "other.yaml").write_text(manifest)
+    (tmp_path / "cluster" / "mine.yaml").write_text("seed: 1\ncluster: {num_cpus: 2}\n")
     (tmp_path / "cluster.yaml").write_text("seed: 1\n")
     result = check(tmp_path)
     assert result.exit_code == 0
-    assert "cluster.yaml" in result.stdout
+    assert result.stdout.count("ok    ") == 2
+    assert "mine.yaml" in result.stdout
+    assert "other.yaml" not in result.stdout
+
+
+def test_a_file_that_is_named_outright_is_checked_whatever_it_is(tmp_path: Path) -> None:
+    (tmp_path / "rayjob.yaml").write_text(MANIFEST)
+    assert check(tmp_path / "rayjob.yaml").exit_code == 2
+
+
+def test_every_shipped_configuration_is_valid_that_for_object_storage_too() -> None:
+    result = check(CONFIGS)
+    assert result.exit_code == 0, result.stdout
+    assert "cluster/object-storage.yaml" in result.stdout
     assert "rayjob.yaml" not in result.stdout
-
-
-@pytest.mark.parametrize("as_folder", [True, False], ids=["folder", "file"])
-def test_what_is_named_outright_is_checked_wherever_it_lies(tmp_path: Path, as_folder: bool) -> None:
-    folder = tmp_path / "cluster"
-    folder.mkdir()
-    (folder / "rayjob.yaml").write_text(MANIFEST)
-    assert check(folder if as_folder else folder / "rayjob.yaml").exit_code == 2
+    assert "ray-cluster.yaml" not in result.stdout

@@ -7,13 +7,15 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 import pytest
 import yaml
@@ -231,3 +233,65 @@ def test_the_vectors_of_the_workspace_are_those_of_its_encoder(job: Job, service
     row_ids, vectors = read_vectors(place.filesystem, place.path)
     texts = [str(row["text"]) for row in read_rows(workspace / "documents", row_ids[:5], ["text"])]
     np.testing.assert_allclose(encoder.encode(texts), vectors[:5], atol=1e-5)
+
+
+def test_a_stopped_job_submitted_again_goes_on_in_the_same_run_to_the_same_encoder(
+    job: Job, services: Services
+) -> None:
+    """A checkpoint after every step makes the training slow enough to be stopped in the middle."""
+    from ray.job_submission import JobSubmissionClient
+
+    from pipelines.tracking import Tracker
+
+    same = (
+        str(job.config), f"workspace='{services.url('again')}'", "train.checkpoint_every=1",
+        "tracking.experiment=again", "evaluate.tasks=[]", "register.name=again-encoder",
+    )  # fmt: skip
+    first = _submit(services, *same, "--no-wait")
+    (job_id,) = re.findall(r"raysubmit_\w+", first.stdout + first.stderr)[:1]
+    client = JobSubmissionClient(services.jobs)
+    _wait_until(lambda: _checkpoints(services, "again") != [])
+    client.stop_job(job_id)
+    _wait_until(lambda: client.get_job_status(job_id).is_terminal())
+    assert client.get_job_status(job_id) == "STOPPED"
+    reached = _checkpoints(services, "again")[-1]
+    assert reached < STEPS, "the job was stopped too late"
+
+    done = _submit(services, *same)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert f"{STEPS}/{STEPS} steps" in done.stdout
+    assert f" 0/{STEPS} steps" not in done.stdout
+    assert "corpus: up to date" in done.stdout
+    assert _encoder_digest(services, "again") == _encoder_digest(services, "work")
+    mlflow = Tracker(services.mlflow, "again", None).client()
+    (run,) = mlflow.search_runs([mlflow.get_experiment_by_name("again").experiment_id])
+    assert run.info.status == "FINISHED"
+    (undisturbed,) = mlflow.search_runs([mlflow.get_experiment_by_name("tsdae").experiment_id])
+    names = [name for name in undisturbed.data.metrics if name.startswith(("train_", "validation_"))]
+    assert len(names) >= 3
+    for name in names:
+        again, alone = (
+            [(point.step, point.value) for point in mlflow.get_metric_history(one.info.run_id, name)]
+            for one in (run, undisturbed)
+        )
+        assert again == alone, name  # every step once, with the value that it has undisturbed
+
+
+def _wait_until(is_so: Callable[[], bool], *, timeout_s: float = 240) -> None:
+    deadline = time.monotonic() + timeout_s
+    while not is_so():
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+
+
+def _checkpoints(services: Services, workspace: str) -> list[int]:
+    """The steps of the whole checkpoints in the store."""
+    folder = pafs.FileSelector(f"{BUCKET}/{workspace}/training", recursive=True, allow_not_found=True)
+    paths = [info.path for info in services.filesystem.get_file_info(folder)]
+    whole = [path for path in paths if path.endswith("training_state.safetensors")]
+    return sorted(int(re.findall(r"checkpoint_step_(\d+)", path)[0]) for path in whole)
+
+
+def _encoder_digest(services: Services, workspace: str) -> str:
+    with services.filesystem.open_input_stream(f"{BUCKET}/{workspace}/encoder/manifest.json") as stream:
+        return str(json.loads(stream.read())["digest"])

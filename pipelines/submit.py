@@ -25,7 +25,7 @@ import tsdae_core
 from pipelines.config import RunConfig
 from pipelines.config_io import config_to_yaml
 from pipelines.errors import InputError
-from pipelines.storage import is_url
+from pipelines.job_places import check_places, check_tracking
 
 MAX_UPLOAD_BYTES = 100 << 20
 _PACKAGES = (indexing, pipelines, tsdae_core)
@@ -47,7 +47,8 @@ def submit(
     variables: NAME=VALUE, or NAME for the value of this process; set in the job and its workers.
 
     Raises:
-        InputError: a path that the cluster's nodes cannot see, no answer from the job server, or a refusal.
+        InputError: a path that means another place on the cluster's nodes, no answer from the job server,
+            or a refusal.
     """
     check_places(config)
     environment = _environment(config, variables)
@@ -79,27 +80,6 @@ def follow(client: JobSubmissionClient, job_id: str, *, write: Write) -> int:
             return _exit_code(details)
         time.sleep(_POLL_S)
     raise InputError(f"the connection to job {job_id} broke {_RECONNECTS} times; it may still run")
-
-
-def check_places(config: RunConfig) -> None:
-    """Refuses paths that mean something on this machine only.
-
-    Raises:
-        InputError: names the first relative path and what to give instead.
-    """
-    places = {"workspace": config.workspace, "corpus.input": config.corpus.input}
-    if config.documents is not None:
-        places["documents.input"] = config.documents.input
-    for number, task in enumerate(config.evaluate.tasks):
-        places[f"evaluate.tasks.{number}.folder"] = task.folder
-    if Path(config.model.start).exists() or config.model.start.startswith("."):
-        places["model.start"] = config.model.start
-    for key, place in places.items():
-        if not is_url(place) and not Path(place).is_absolute():
-            raise InputError(
-                f"{key} '{place}' is relative, and a job runs on other machines: give an absolute path on "
-                "storage that every node sees, or a URL (s3://, gs://)"
-            )
 
 
 @contextmanager
@@ -156,6 +136,8 @@ def _environment(config: RunConfig, variables: Sequence[str]) -> Mapping[str, st
         if not name or (not separator and name not in os.environ):
             raise InputError(f"--env '{variable}': write NAME=VALUE, or the NAME of a variable set here")
         environment[name] = value if separator else os.environ[name]
+    if config.tracking.uri is None and _FORWARDED in environment:
+        check_tracking(_FORWARDED, environment[_FORWARDED])
     return environment
 
 

@@ -12,6 +12,7 @@ import typer.main
 import yaml
 
 from pipelines.cli.main import app
+from pipelines.cluster import cpus_needed
 from pipelines.config import RunConfig
 from pipelines.config_io import load_config
 from pipelines.study.study_config import StudyConfig, SystemConfig
@@ -107,8 +108,30 @@ def test_the_configuration_inside_the_kubernetes_example_is_valid(tmp_path: Path
     text = (ROOT / "configs" / "cluster" / "rayjob.yaml").read_text(encoding="utf-8")
     config_map, job = yaml.safe_load_all(text)
     (tmp_path / "run.yaml").write_text(config_map["data"]["run.yaml"], encoding="utf-8")
-    load_config(tmp_path / "run.yaml")
+    config = load_config(tmp_path / "run.yaml")
     assert job["spec"]["entrypoint"].endswith("/run.yaml")
+    cluster = job["spec"]["rayClusterSpec"]
+    (workers,) = cluster["workerGroupSpecs"]
+    (container,) = workers["template"]["spec"]["containers"]
+    num_cpus = workers["replicas"] * int(container["resources"]["limits"]["cpu"])
+    assert cluster["headGroupSpec"]["rayStartParams"]["num-cpus"] == "0"  # as docs/cluster.md advises
+    assert num_cpus >= cpus_needed(config)
+
+
+def test_the_paper_on_clusters_says_of_every_command_how_far_it_has_been_run() -> None:
+    text = (ROOT / "docs" / "cluster.md").read_text(encoding="utf-8")
+    body, _, end = text.partition("## What has been run")
+    told = set(
+        re.findall(r"`([^`]+)`", " ".join(line.split("|")[1] for line in end.splitlines() if "|" in line))
+    )
+    shown = re.findall(
+        r"^(?:```\n)?(\w[^`\n]*)$", "\n".join(re.findall(r"```\n(.*?)```", body, re.DOTALL)), re.MULTILINE
+    )
+    shown += re.findall(r"`((?:docker|kubectl|ray|tsdae) [^`]+)`", body)
+    tools = ("tsdae", "ray", "mlflow", "python", "pip", "docker", "kubectl")
+    used = [line for line in shown if line.split()[0] in tools]
+    assert len(used) > 10
+    assert [line for line in used if not any(line.startswith(command) for command in told)] == []
 
 
 def test_the_cluster_example_is_what_ray_up_accepts() -> None:

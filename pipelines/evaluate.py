@@ -7,6 +7,7 @@ tasks that carry their own texts are scored without one.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -19,6 +20,7 @@ from pipelines.collection import finished_manifest
 from pipelines.compared_system import ComparedSystem
 from pipelines.comparison import mean_values, task_notes
 from pipelines.config import RunConfig
+from pipelines.dataset_profile import columns_of, rows_and_shards
 from pipelines.embed import documents_folder, embed
 from pipelines.errors import InputError
 from pipelines.evaluation_cell import EvaluationCell, read_cell
@@ -115,7 +117,8 @@ def evaluate(config: RunConfig, workspace: Location, *, reporter: Reporter) -> M
     tracker = Tracker.of(config, workspace)
     if (run_id := tracker.find_run(encoder.fingerprint)) is not None:
         log_report(tracker, run_id, stage.folder, names, scores, step=encoder.counts["steps"])
-        _log_inputs(tracker, run_id, sources, measured_on)
+        sizes = Counter(task for task, _ in {(row.task, row.query_id) for row in rows})
+        _log_inputs(tracker, run_id, sources, measured_on, sizes, documents)
     counts = {"rows": len(rows), "pair_rows": len(pair_rows)}
     facts = {"scores": scores, "tasks": measured_on}
     return stage.finish(counts=counts, shards=shards, files=files, facts=facts)
@@ -146,12 +149,28 @@ def _work(
 
 
 def _log_inputs(
-    tracker: Tracker, run_id: str, sources: Sequence[TaskSource], measured_on: Mapping[str, str]
+    tracker: Tracker,
+    run_id: str,
+    sources: Sequence[TaskSource],
+    measured_on: Mapping[str, str],
+    num_queries: Mapping[str, int],
+    documents: Manifest,
 ) -> None:
     """The run's lineage also names what it was evaluated on."""
     for source in sources:
-        place, digest = str(source.documents or source.place), measured_on[source.name]
-        tracker.log_input(run_id, name=source.name, place=place, digest=digest, context="evaluation")
+        counts = {"num_queries": num_queries[source.name]} if num_queries.get(source.name) else {}
+        over = source.documents
+        if over is not None:
+            counts["num_documents"] = rows_and_shards(documents)["num_rows"]
+        tracker.log_input(
+            run_id,
+            name=source.name,
+            place=str(over or source.place),
+            digest=measured_on[source.name],
+            context="evaluation",
+            columns=None if over is None else columns_of(over, documents),
+            counts=counts,
+        )
 
 
 def _measured_on(sources: Sequence[TaskSource], documents: Manifest, config: RunConfig) -> dict[str, str]:

@@ -19,7 +19,7 @@ from pipelines.metric_log import MetricLog
 from pipelines.storage import Location
 from pipelines.stream import StepBatch, StreamSpec, steps_of
 from pipelines.token_shards import RowSource
-from pipelines.train_checkpoint import checkpoint_name, last_checkpoint, told_when_full
+from pipelines.train_checkpoint import checkpoint_encoder, checkpoint_name, last_checkpoint, told_when_full
 from pipelines.train_job import BEST_FOLDER, ENCODER_FOLDER, STATE_FOLDER, Training
 from pipelines.train_links import Links
 from pipelines.train_worker import train_linked
@@ -125,6 +125,10 @@ class LocalCheckpoints:
     def describe(self) -> str:
         """As `train_links.CheckpointKeeper`."""
         return last_checkpoint(self.storage, self.step)
+
+    def encoder(self) -> Location | None:
+        """As `train_links.CheckpointKeeper`."""
+        return checkpoint_encoder(self.storage, self.step)
 
     def _remove_all_but(self, name: str) -> None:
         filesystem = self.storage.filesystem

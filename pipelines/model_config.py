@@ -16,7 +16,7 @@ class ModelConfig:
     """The encoder that training starts from.
 
     start: "small" (the encoder that ships with the project), "scratch" (built here, tokenizer trained on
-    the corpus), a local checkpoint or sentence-transformers folder, or a hub name.
+    the corpus), a checkpoint or sentence-transformers folder or its URL, or a hub name.
     pooling: how token states become the sentence vector; the paper uses cls.
     max_tokens: texts are cut to this many tokens, special ones included.
     attention: how a decoder-only start (LLaMA, Qwen3) encodes: bidirectional or causal; null for what its

@@ -26,14 +26,13 @@ from pipelines.parquet import write_parquet
 from pipelines.phases import one_phase
 from pipelines.progress import Reporter
 from pipelines.shards import ShardFunction, names, run_shards
-from pipelines.start import START_FOLDER, resolve_start
+from pipelines.start import START_FOLDER, load_start, resolve_start
 from pipelines.storage import Location
 from pipelines.stream import StepBatch, epoch_work, steps_of
 from pipelines.token_shards import TokenRows, tokenize
 from pipelines.train_config import TrainConfig
 from pipelines.train_job import ENCODER_FOLDER
 from tsdae_core.encoder import SentenceEncoder
-from tsdae_core.pretrained import small_encoder_path
 from tsdae_core.tokens import tokenize_texts
 from tsdae_core.tsdae import TsdaeObjective
 
@@ -233,5 +232,4 @@ def _encoder(config: RunConfig, workspace: Location) -> SentenceEncoder:
         raise InputError(
             "a scratch encoder has no tokenizer yet; run `tsdae train` first, a moment is enough"
         )
-    source = str(small_encoder_path()) if model.start == "small" else model.start
-    return SentenceEncoder.load(source, pooling=model.pooling, max_tokens=model.max_tokens)
+    return load_start(model)

@@ -12,12 +12,12 @@ import torch
 from pipelines.errors import InputError
 from pipelines.start import START_FOLDER
 from pipelines.storage import Location
+from pipelines.training_runs import training_runs
 from tsdae_core.checkpoint import FILE_NAME, read_weights
 from tsdae_core.encoder import SentenceEncoder
 from tsdae_core.reconstruct import model_from_weights, reconstruct
 from tsdae_core.tsdae_model import TsdaeModel
 
-_TRAINING_FOLDER = "training"
 _STATE_FOLDER = "state"
 
 
@@ -58,11 +58,13 @@ def _open_model(workspace: Location) -> TsdaeModel:
 
 
 def _newest_state(workspace: Location) -> Location | None:
-    """The state folder of the newest checkpoint; their names hold the time, and one run is kept."""
-    found = [
-        info.path.removesuffix(f"/{FILE_NAME}")
-        for info in (workspace / _TRAINING_FOLDER).files(recursive=True)
-        if info.path.endswith(f"/{_STATE_FOLDER}/{FILE_NAME}")
-    ]
-    newest = max(found, key=lambda path: path.split("/")[-2], default=None)
-    return None if newest is None else Location(workspace.filesystem, newest)
+    """The state folder of the newest checkpoint, that with the last name, of the training that wrote last."""
+    for run in reversed(training_runs(workspace)):
+        found = [
+            info.path.removesuffix(f"/{FILE_NAME}")
+            for info in run.place.files(recursive=True)
+            if info.path.endswith(f"/{_STATE_FOLDER}/{FILE_NAME}")
+        ]
+        if found:
+            return Location(workspace.filesystem, max(found, key=lambda path: path.split("/")[-2]))
+    return None

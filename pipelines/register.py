@@ -86,7 +86,7 @@ def _score_tags(report: Manifest) -> dict[str, str]:
 
 def _log_scores(registry: Registry, version: str, report: Manifest) -> None:
     for task, systems in report.facts["scores"].items():
-        fingerprint = str(report.facts["tasks"][task])[:_DIGEST_CHARS]
+        fingerprint = str(report.facts["tasks"][task])
         scores = {f"{legal_name(task)}.{measure}": value for measure, value in systems[TRAINED].items()}
         registry.log_scores(version, scores, dataset=task, digest=fingerprint)
 

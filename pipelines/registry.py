@@ -28,8 +28,9 @@ from mlflow.protos.databricks_pb2 import INVALID_PARAMETER_VALUE, RESOURCE_DOES_
 from mlflow.types import Schema, TensorSpec
 
 from pipelines.errors import InputError
-from pipelines.tracking import FINGERPRINT_TAG, Tracker
+from pipelines.tracking import FINGERPRINT_TAG, Tracker, dataset_digest
 from tsdae_core.encoder import SentenceEncoder
+from tsdae_core.layout import extra_packages
 
 INPUT_EXAMPLE = ["How do I reset a counter?"]
 _MODEL_CODE = Path(__file__).with_name("registry_model.py")
@@ -91,7 +92,11 @@ class Registry:
         return found
 
     def log_scores(self, number: str, scores: Mapping[str, float], *, dataset: str, digest: str) -> None:
-        """Ties measured scores to the version's logged model and to the data that they were measured on."""
+        """Ties measured scores to the version's logged model and to the data that they were measured on.
+
+        dataset, digest: as `Tracker.log_input` was given them, so that MLflow sees one and the same.
+        """
+        digest = dataset_digest(digest)
         with self.tracker.refusals():
             client = self.tracker.client()
             version = client.get_model_version(self.name, number)
@@ -134,6 +139,26 @@ class Registry:
             for key, value in tags.items():
                 client.set_model_version_tag(self.name, number, key, value)
 
+    def model_tags(self) -> Mapping[str, str]:
+        """The tags of the registered model itself; none where there is no such model."""
+        with self.tracker.refusals():
+            try:
+                return dict(self.tracker.client().get_registered_model(self.name).tags)
+            except MlflowException as error:
+                if error.error_code in _ABSENT:
+                    return {}
+                raise
+
+    def set_model_tag(self, key: str, value: str) -> None:
+        """Sets a tag of the registered model itself."""
+        with self.tracker.refusals():
+            self.tracker.client().set_registered_model_tag(self.name, key, value)
+
+    def delete_model_tag(self, key: str) -> None:
+        """Removes a tag of the registered model itself."""
+        with self.tracker.refusals():
+            self.tracker.client().delete_registered_model_tag(self.name, key)
+
     @contextmanager
     def artifact(self, version: Version, path: str) -> Iterator[Path]:
         """A local copy of a file or folder among the artifacts of the version's run.
@@ -174,7 +199,7 @@ class Registry:
                 artifacts={"encoder": str(encoder)},
                 code_paths=[str(code)],
                 input_example=INPUT_EXAMPLE,
-                pip_requirements=model_requirements(),
+                pip_requirements=model_requirements(encoder),
                 params=dict(params),
                 tags=dict(tags),
                 model_type="sentence-encoder",
@@ -208,9 +233,10 @@ def fetch_encoder(tracker: Tracker, model_uri: str, folder: Path) -> Path:
     return encoder
 
 
-def model_requirements() -> Sequence[str]:
-    """What loading a logged encoder needs, at the versions that made it."""
-    return [f"{name}=={package_version(name).partition('+')[0]}" for name in _REQUIRED]
+def model_requirements(encoder: Path) -> Sequence[str]:
+    """What loading the encoder in this folder needs, at the versions that are installed here."""
+    names = [*_REQUIRED, *extra_packages(encoder)]
+    return [f"{name}=={package_version(name).partition('+')[0]}" for name in names]
 
 
 @contextmanager

@@ -1,12 +1,14 @@
 """The starting encoder of a run, resolved once into the workspace so that every worker loads the same files.
 
 `small` is the encoder that ships with the project, `scratch` is built here from a sample of the corpus, and
-anything else is a local folder or a hub name.
+anything else is a folder, local or a URL, or a hub name.
 """
 
 from __future__ import annotations
 
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -17,7 +19,7 @@ from pipelines.errors import InputError
 from pipelines.manifest import Manifest, StageFolder
 from pipelines.model_config import ModelConfig
 from pipelines.progress import Reporter
-from pipelines.storage import Location
+from pipelines.storage import Location, is_url
 from tsdae_core.pretrained import small_encoder_path
 
 if TYPE_CHECKING:
@@ -51,19 +53,8 @@ def resolve_start(
         reporter.note("start: training a tokenizer and building a new encoder")
         encoder = _scratch(model, corpus_folder, corpus, seed=config.seed)
     else:
-        source = str(small_encoder_path()) if model.start == "small" else model.start
         reporter.note(f"start: loading {model.start}")
-        from tsdae_core.encoder import SentenceEncoder
-
-        try:
-            encoder = SentenceEncoder.load(
-                source, pooling=model.pooling, max_tokens=model.max_tokens, attention=model.attention
-            )
-        except (OSError, ValueError) as error:
-            raise InputError(
-                f"cannot load model.start '{model.start}': {_first_line(error)} "
-                "(it may be small, scratch, a local folder, or a hub name where there is a network)"
-            ) from error
+        encoder = load_start(model)
     if encoder.is_tuned and config.train.labels is None and config.train.objective != "protected":
         reporter.note(
             "start: WARNING: this is a tuned sentence encoder, where TSDAE works badly; start from its plain "
@@ -112,6 +103,36 @@ def _add_words(
     return num_added
 
 
+def load_start(model: ModelConfig) -> SentenceEncoder:
+    """The encoder that `model.start` names, as the settings beside it want it; not for `scratch`.
+
+    Raises:
+        InputError: there is none, or it is not supported.
+    """
+    from tsdae_core.encoder import SentenceEncoder
+
+    try:
+        with _source(model.start) as source:
+            return SentenceEncoder.load(
+                source, pooling=model.pooling, max_tokens=model.max_tokens, attention=model.attention
+            )
+    except (OSError, ValueError) as error:
+        raise InputError(
+            f"cannot load model.start '{model.start}': {_first_line(error)} "
+            "(it may be small, scratch, a folder or its URL, or a hub name where there is a network)"
+        ) from error
+
+
+@contextmanager
+def _source(start: str) -> Iterator[str]:
+    """What the core can load: a local folder, which may be a copy for the while, or a hub name."""
+    if is_url(start):
+        with Location.parse(start).as_local_folder() as folder:
+            yield str(folder)
+    else:
+        yield str(small_encoder_path()) if start == "small" else start
+
+
 def _scratch(model: ModelConfig, folder: Location, corpus: Manifest, *, seed: int) -> SentenceEncoder:
     from tsdae_core.scratch import build_scratch_encoder, train_tokenizer
 
@@ -123,12 +144,17 @@ def _scratch(model: ModelConfig, folder: Location, corpus: Manifest, *, seed: in
 
 
 def describe_start(start: str) -> str:
-    """Tells a changed local checkpoint from an unchanged one; hub names stand for themselves."""
-    folder = small_encoder_path() if start == "small" else Path(start)
-    if not folder.is_dir():
-        return start
-    files = sorted(path for path in folder.rglob("*") if path.is_file())
-    return ", ".join(f"{p.relative_to(folder)} {Location.parse(p).sha256()}" for p in files)
+    """Tells a changed checkpoint from an unchanged one; hub names stand for themselves."""
+    if not is_url(start):
+        folder = small_encoder_path() if start == "small" else Path(start)
+        if not folder.is_dir():
+            return start
+        files = sorted(path for path in folder.rglob("*") if path.is_file())
+        return ", ".join(f"{p.relative_to(folder)} {Location.parse(p).sha256()}" for p in files)
+    place = Location.parse(start)
+    found = [Location(place.filesystem, info.path) for info in place.files(recursive=True)]
+    digests = (f"{file.path.removeprefix(place.path + '/')} {file.sha256()}" for file in found)
+    return ", ".join(digests) or start
 
 
 def _first_line(error: Exception) -> str:

@@ -8,6 +8,7 @@ of making a second one.
 
 from __future__ import annotations
 
+import json
 import logging
 import os
 import sqlite3
@@ -161,23 +162,51 @@ class Tracker:
         """Milliseconds since 1970, the time stamp of metrics."""
         return int(time.time() * 1000)
 
-    def log_input(self, run_id: str, *, name: str, place: str, digest: str, context: str) -> None:
+    def log_input(
+        self,
+        run_id: str,
+        *,
+        name: str,
+        place: str,
+        digest: str,
+        context: str,
+        columns: Mapping[str, str] | None = None,
+        counts: Mapping[str, int] | None = None,
+    ) -> None:
         """Records what the run read: a name, the place it came from, its digest, and what it was for.
 
-        context: `training` or `evaluation`. The same input again changes nothing.
+        The same input again changes nothing.
+
+        Args:
+            run_id: the run that read it.
+            name: of the dataset.
+            place: path or URL.
+            digest: of its contents, of any length.
+            context: `training` or `evaluation`.
+            columns: MLflow's names of types (string, long, float) by name; its schema.
+            counts: numbers of rows and the like by name; its profile.
         """
         import mlflow.data.dataset_source_registry
-        from mlflow.data.meta_dataset import MetaDataset
-        from mlflow.entities import DatasetInput, InputTag
+        from mlflow.entities import Dataset, DatasetInput, InputTag
 
         with warnings.catch_warnings():
             # Several kinds of source fit a path; the one that MLflow takes is as good as the others.
             warnings.simplefilter("ignore", UserWarning)
             source = mlflow.data.dataset_source_registry.resolve_dataset_source(place)
-        dataset = MetaDataset(source, name=name, digest=digest[:_MAX_DIGEST_CHARS])
+        fields = [
+            {"name": column, "type": kind, "required": True} for column, kind in (columns or {}).items()
+        ]
+        dataset = Dataset(
+            name=name,
+            digest=dataset_digest(digest),
+            source_type=source._get_source_type(),
+            source=source.to_json(),
+            schema=json.dumps({"mlflow_colspec": fields}) if fields else None,
+            profile=json.dumps(dict(counts), sort_keys=True) if counts else None,
+        )
         tags = [InputTag("mlflow.data.context", context)]
         with self.refusals():
-            self.client().log_inputs(run_id, [DatasetInput(dataset._to_mlflow_entity(), tags)])
+            self.client().log_inputs(run_id, [DatasetInput(dataset, tags)])
 
     @contextmanager
     def system_metrics(self, run_id: str, *, node: str) -> Iterator[None]:
@@ -253,6 +282,11 @@ class Tracker:
             os.environ.pop(_URI_VARIABLE, None)
             if before is not None:
                 os.environ[_URI_VARIABLE] = before
+
+
+def dataset_digest(digest: str) -> str:
+    """The digest of a dataset as MLflow keeps it, which limits its length; the same for inputs and scores."""
+    return digest[:_MAX_DIGEST_CHARS]
 
 
 def legal_name(name: str) -> str:

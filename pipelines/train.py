@@ -9,7 +9,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import pyarrow.fs as pafs
 import ray.train
 
 from pipelines.config import RunConfig
@@ -28,9 +27,9 @@ from pipelines.train_config import TrainConfig
 from pipelines.train_job import ENCODER_FOLDER, LOG_NAME, Training, TrainJob
 from pipelines.train_run import run_training
 from pipelines.training_record import log_training_artifacts, open_training_run
+from pipelines.training_runs import TRAINING_FOLDER, remove_other_runs
 from pipelines.validation_task import validation_source
 
-TRAINING_FOLDER = "training"
 _NAME_LENGTH = 16
 # Settings that change where and how fast training runs, not what it computes.
 SPEED_ONLY = (
@@ -85,12 +84,20 @@ def train(
         reporter.note(f"train: up to date, {manifest.counts['steps']:,} steps")
         return manifest
     stage.begin()
-    _remove_other_runs(workspace, keep=stage.fingerprint[:_NAME_LENGTH])
+    name = stage.fingerprint[:_NAME_LENGTH]
+    remove_other_runs(workspace, current=name, start=config.model.start, is_finished=False)
     tracker = Tracker.of(config, home)
     run_id = open_training_run(
-        config, home, tracker, fingerprint=stage.fingerprint, rows=rows, start=start, validation=validation
+        config,
+        home,
+        tracker,
+        fingerprint=stage.fingerprint,
+        rows=rows,
+        folder=folder,
+        start=start,
+        validation=validation,
     )
-    job = _job(config, workspace, tokens, tracker, run_id, name=stage.fingerprint[:_NAME_LENGTH])
+    job = _job(config, workspace, tokens, tracker, run_id, name=name)
     _announce(job.config, job.plan, reporter)
     try:
         checkpoint = run_training(job, reporter=reporter)
@@ -100,6 +107,7 @@ def train(
         tracker.close_run(run_id, status="FAILED")
         raise
     tracker.close_run(run_id, status="FINISHED")
+    remove_other_runs(workspace, current=name, start=config.model.start, is_finished=True)
     return manifest
 
 
@@ -162,12 +170,3 @@ def _take_encoder(stage: StageFolder, checkpoint: ray.train.Checkpoint) -> Manif
         "dim": loaded.dim,
     }
     return stage.finish(counts=counts, files=files, facts=facts)
-
-
-def _remove_other_runs(workspace: Location, *, keep: str) -> None:
-    """Deletes the checkpoints of earlier settings; they belong to an encoder that is gone."""
-    storage = workspace / TRAINING_FOLDER
-    selector = pafs.FileSelector(storage.path, allow_not_found=True)
-    for info in storage.filesystem.get_file_info(selector):
-        if info.type == pafs.FileType.Directory and info.base_name != keep:
-            storage.filesystem.delete_dir(info.path)

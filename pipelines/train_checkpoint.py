@@ -1,8 +1,9 @@
 """Writing and finding the checkpoints of a run through Ray Train, and what to tell when that fails.
 
-A checkpoint is one folder: `state/` (weights, optimizer, history), `best/` (the best encoder so far, where
-that is asked for) and, with the last step, `encoder/`. Ray Train takes it for valid only once it is there
-whole, so a failure in the middle leaves the one before.
+A checkpoint is one folder: `state/` (weights, optimizer, history), `encoder/` (the encoder of that step, a
+folder that can be the start of another training; with the last step the result) and `best/` (the best encoder
+so far, where that is asked for). Ray Train takes it for valid only once it is there whole, so a failure in
+the middle leaves the one before.
 """
 
 from __future__ import annotations
@@ -20,7 +21,8 @@ from safetensors import SafetensorError
 
 from pipelines.errors import InputError
 from pipelines.storage import Location
-from pipelines.train_job import BEST_FOLDER, STATE_FOLDER
+from pipelines.train_job import BEST_FOLDER, ENCODER_FOLDER, STATE_FOLDER
+from pipelines.training_runs import CHECKPOINT_PREFIX
 from tsdae_core.checkpoint import TrainingState, read_state
 
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
@@ -77,6 +79,10 @@ class Checkpoints:
         """Names the newest checkpoint, for an error message."""
         return last_checkpoint(self.storage, self.step)
 
+    def encoder(self) -> Location | None:
+        """The folder of the newest checkpoint's encoder; None before the first."""
+        return checkpoint_encoder(self.storage, self.step)
+
 
 @contextmanager
 def told_when_full(step: int, place: str, last: str) -> Iterator[None]:
@@ -103,9 +109,23 @@ def last_checkpoint(storage: Location, step: int | None) -> str:
     return f"the last good checkpoint is that of step {step}, '{storage / checkpoint_name(step)}'"
 
 
+def checkpoint_encoder(storage: Location, step: int | None) -> Location | None:
+    """Where the encoder of a step's checkpoint is; None before the first."""
+    return None if step is None else storage / checkpoint_name(step) / ENCODER_FOLDER
+
+
+def advice(encoder: Location | None) -> str:
+    """What to change after a loss that is not finite; the settings can be given as they stand here."""
+    lower = "Lower train.optim.lr or warm up longer"
+    if encoder is None:
+        return lower
+    from_there = f"with model.start='{encoder}' from the encoder of that checkpoint"
+    return f"{lower}: training then begins anew, {from_there}"
+
+
 def checkpoint_name(step: int) -> str:
     """The folder of a step's checkpoint; names sort like steps."""
-    return f"checkpoint_step_{step:010d}"
+    return f"{CHECKPOINT_PREFIX}step_{step:010d}"
 
 
 def _is_full(error: OSError | SafetensorError) -> bool:

@@ -14,6 +14,7 @@ from typing import Any, Protocol
 import torch
 
 from pipelines.metric_log import MetricLog
+from pipelines.storage import Location
 from pipelines.stream import StepBatch, StreamSpec
 from tsdae_core.checkpoint import TrainingState
 from tsdae_core.encoder import SentenceEncoder
@@ -47,6 +48,9 @@ class CheckpointKeeper(Protocol):
 
     def describe(self) -> str:
         """Names the newest checkpoint, for an error message."""
+
+    def encoder(self) -> Location | None:
+        """The folder of the newest checkpoint's encoder; None before the first."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -31,7 +31,7 @@ from pipelines.step_meter import Feeding, StepMeter
 from pipelines.stopping import best_step, has_stopped
 from pipelines.stream import BatchStream, StepBatch, StreamSpec
 from pipelines.token_shards import TokenRows
-from pipelines.train_checkpoint import Checkpoints
+from pipelines.train_checkpoint import Checkpoints, advice
 from pipelines.train_job import (
     BEST_FOLDER,
     ENCODER_FOLDER,
@@ -59,6 +59,7 @@ from tsdae_core.step import seed_step, training_step
 from tsdae_core.tsdae_model import TsdaeModel
 
 _ROWS_NAMED = 32
+_PROBE = "a"
 
 
 def train_worker(job: TrainJob) -> None:
@@ -265,8 +266,8 @@ class _Worker:
         rate = learning_rate(step.step, self.job.config.num_steps, self.job.config.optim)
         return InputError(
             f"the loss or its gradient is not finite in step {step.step + 1} (learning rate {rate:g}); "
-            f"{self.checkpoints.describe()}; its rows (row_id of corpus/) are {named}{more}. Lower "
-            "train.optim.lr or warm up longer; if it is always these rows, look at their texts"
+            f"{self.checkpoints.describe()}; its rows (row_id of corpus/) are {named}{more}. "
+            f"{advice(self.checkpoints.encoder())}; if it is always these rows, look at their texts"
         )
 
     def _log(self, done: int, meter: StepMeter) -> None:
@@ -336,17 +337,25 @@ class _Worker:
                 shutil.copytree(self.best, folder / BEST_FOLDER)
             if last:
                 self._export(folder / ENCODER_FOLDER, weights, history, num_steps=done)
+            else:  # so that another training can start here, should this one fail
+                self._save_encoder(folder / ENCODER_FOLDER, weights)
 
         self.checkpoints.report(done, write if self.rank == 0 else None)
         self.metrics.flush()
 
     def _refuse_broken(self, done: int, weights: dict[str, Tensor]) -> None:
-        """A rate far too high can break the weights in a step whose gradient was still finite."""
+        """A rate far too high can break the weights in a step whose gradient was still finite.
+
+        Nobody can start from such a checkpoint, so the one before stays the last. Finite weights may still be
+        so large that no vector is; a model in shards is looked at by its weights alone.
+        """
         broken = [name for name, value in weights.items() if not bool(value.isfinite().all())]
+        if not broken and not self.parallel.sharded and not np.isfinite(self.encoder.encode([_PROBE])).all():
+            broken = ["too large for any vector"]
         if broken:
             raise InputError(
-                f"the weights are not finite after step {done} ({broken[0]}); {self.checkpoints.describe()}; "
-                "lower train.optim.lr"
+                f"the weights are not finite after step {done} ({broken[0]}); {self.checkpoints.describe()}. "
+                f"{advice(self.checkpoints.encoder())}"
             )
 
     def _global_history(self) -> History:

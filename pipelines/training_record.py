@@ -13,6 +13,7 @@ from indexing.evaluation.report_style import STYLE
 from pipelines.config import RunConfig
 from pipelines.config_io import config_to_yaml
 from pipelines.config_values import config_to_dict
+from pipelines.dataset_profile import columns_of, rows_and_shards
 from pipelines.manifest import MANIFEST_NAME, Manifest
 from pipelines.storage import Location
 from pipelines.task_source import TaskSource
@@ -30,18 +31,27 @@ def open_training_run(
     *,
     fingerprint: str,
     rows: Manifest,
+    folder: Location,
     start: Manifest,
     validation: TaskSource | None,
 ) -> str:
     """The training's run with its parameters and what it reads; found again after a restart.
 
-    rows: the manifest of what is trained on, a corpus or labels.
+    rows: the manifest of what is trained on, a corpus or labels; it lies in `folder`.
     """
     params = {key: without_credentials(str(value)) for key, value in flatten(config_to_dict(config)).items()}
     run_id = tracker.open_run(f"train-{fingerprint[:8]}", fingerprint=fingerprint, params=params)
     labels = config.train.labels
     place = str(workspace / "corpus") if labels is None else without_credentials(labels.input)
-    tracker.log_input(run_id, name=rows.stage, place=place, digest=rows.digest, context="training")
+    tracker.log_input(
+        run_id,
+        name=rows.stage,
+        place=place,
+        digest=rows.digest,
+        context="training",
+        columns=columns_of(folder, rows),
+        counts=rows_and_shards(rows),
+    )
     if validation is not None:
         digest = validation.fingerprint()
         name, place = f"validation {validation.title}", str(validation.place)

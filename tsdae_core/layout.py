@@ -98,6 +98,16 @@ def read_folder(folder: Path) -> FolderParts:
     return FolderParts(transformer, pooling, max_tokens, tuple(heads))
 
 
+def extra_packages(folder: Path) -> list[str]:
+    """The distributions that loading this folder imports beside those that every encoder needs."""
+    if not (folder / "modules.json").is_file():
+        return []
+    kinds = {
+        module["type"].rsplit(".", 1)[-1] for module in json.loads((folder / "modules.json").read_text())
+    }
+    return ["zuko"] if "Flow" in kinds else []
+
+
 def write_folder(
     folder: Path,
     *,

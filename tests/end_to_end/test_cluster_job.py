@@ -189,7 +189,12 @@ def test_the_version_has_signature_example_requirements_tags_and_its_logged_mode
     scores = {metric.key: metric.value for metric in model.metrics}
     assert f"{scores['my-task.ndcg_at_10']:.4f}" == version.tags["my-task.ndcg_at_10"]
     # MLflow adds what it measures of the machine while the model is logged, without a dataset.
-    assert {metric.dataset_name for metric in model.metrics if metric.key in version.tags} == {"my-task"}
+    scored_on = {
+        (metric.dataset_name, metric.dataset_digest) for metric in model.metrics if metric.key in version.tags
+    }
+    inputs = client.get_run(version.run_id).inputs.dataset_inputs
+    assert scored_on == {(i.dataset.name, i.dataset.digest) for i in inputs if i.dataset.name == "my-task"}
+    assert len(scored_on) == 1
     assert model.params["steps"] == str(STEPS)
 
 

@@ -1,5 +1,6 @@
 """`tsdae reconstruct`: the decoder is found in the checkpoints of the training."""
 
+import os
 import sys
 
 import numpy as np
@@ -66,6 +67,18 @@ def test_the_newest_checkpoint_rebuilds_what_it_has_learned(tmp_path, config, mo
         cli.main()
     assert not ended.value.code
     assert capfd.readouterr().out == "green tea\n"
+
+
+def test_of_two_trainings_the_one_that_wrote_last_counts(tmp_path):
+    write_run(tmp_path, num_steps=0)
+    earlier = tmp_path / "training" / "ffff" / "checkpoint_9999" / "state"
+    earlier.mkdir(parents=True)
+    (earlier / FILE_NAME).write_bytes(b"of other settings")
+    os.utime(earlier / FILE_NAME, (1_000, 1_000))
+    assert len(reconstruct_texts(str(tmp_path), ["red"], num_beams=1, max_tokens=None)) == 1
+    os.utime(earlier / FILE_NAME)
+    with pytest.raises(InputError, match="checkpoint_9999"):
+        reconstruct_texts(str(tmp_path), ["red"], num_beams=1, max_tokens=None)
 
 
 def test_what_is_missing_is_named(tmp_path):

@@ -1,6 +1,7 @@
 """Tracking: one run per fingerprint, metrics by step, no trace in the environment."""
 
 import dataclasses
+import json
 import os
 import pickle
 import sqlite3
@@ -9,12 +10,17 @@ from contextlib import closing
 from pathlib import Path
 
 import mlflow
+import pyarrow as pa
 import pyarrow.fs as pafs
+import pyarrow.parquet as pq
 import pytest
 from mlflow.tracking import MlflowClient
 
 from pipelines.config import RunConfig, TrackingConfig
+from pipelines.dataset_profile import columns_of, rows_and_shards
 from pipelines.errors import InputError
+from pipelines.manifest import Manifest, ShardRecord
+from pipelines.registry import MODEL_ID_TAG, Registry
 from pipelines.storage import Location
 from pipelines.tracking import FINGERPRINT_TAG, Tracker
 from pipelines.training_record import without_credentials
@@ -139,6 +145,38 @@ def test_what_a_run_read_is_recorded_once_with_its_digest_and_purpose(tracker, t
     key = "mlflow.data.context"
     assert len(inputs) == 2
     assert found == {("corpus", "d" * 36, key, "training"), ("corpus", "e" * 36, key, "evaluation")}
+
+
+def test_a_dataset_has_columns_and_sizes_and_scores_join_it_by_name_and_digest(tracker, tmp_path):
+    table = pa.table(
+        {"row_id": pa.array([1, 2]), "text": ["a", "b"], "label": pa.array([1, 0], pa.float32())}
+    )
+    pq.write_table(table, tmp_path / "part-00000.parquet")
+    shards = (ShardRecord(name="part-00000", num_rows=2, digest="x"),)
+    rows = Manifest(stage="labels", fingerprint="f", config={}, inputs={}, counts={}, shards=shards)
+    columns, counts = columns_of(Location.parse(tmp_path), rows), rows_and_shards(rows)
+    run = tracker.open_run("a", fingerprint="f12", params={})
+    described = {"name": "words", "place": str(tmp_path), "digest": "d" * 64, "context": "evaluation"}
+    tracker.log_input(run, **described, columns=columns, counts=counts)
+    client = MlflowClient(tracker.uri)
+    (read,) = client.get_run(run).inputs.dataset_inputs
+    fields = json.loads(read.dataset.schema)["mlflow_colspec"]
+    assert [(field["name"], field["type"]) for field in fields] == [
+        ("row_id", "long"),
+        ("text", "string"),
+        ("label", "float"),
+    ]
+    assert json.loads(read.dataset.profile) == {"num_rows": 2, "num_shards": 1}
+
+    registry = Registry(tracker, "scored")
+    client.create_registered_model("scored")
+    experiment = tracker.experiment_id()
+    model = client.create_logged_model(experiment, source_run_id=run)
+    made = client.create_model_version("scored", source=str(tmp_path), run_id=run)
+    registry.set_tags(made.version, {MODEL_ID_TAG: model.model_id})
+    registry.log_scores(str(made.version), {"words.map": 0.5}, dataset="words", digest="d" * 64)
+    (score,) = client.get_logged_model(model.model_id).metrics
+    assert (score.dataset_name, score.dataset_digest) == (read.dataset.name, read.dataset.digest)
 
 
 def test_system_metrics_are_logged_per_node_and_go_on_after_a_restart(tracker):

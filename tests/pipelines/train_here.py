@@ -28,7 +28,7 @@ class SilentTracker:
     def open_run(self, name, *, fingerprint, params):
         return "run"
 
-    def log_input(self, run_id, *, name, place, digest, context):
+    def log_input(self, run_id, *, name, place, digest, context, **described):
         self.inputs.append((name, place, digest, context))
 
     def __getattr__(self, name):

@@ -21,6 +21,8 @@ from pipelines.tracking import Tracker
 
 _RESULT_TAG = "tsdae.promotion"
 _MAX_TAG_CHARS = 4_000
+# On the registered model while a rollback is under way: the champion that it replaces.
+_ROLLBACK_TAG = "tsdae.rollback_from"
 
 
 @dataclass(frozen=True)
@@ -52,6 +54,7 @@ def promote(
         InputError: no such version, or the two cannot be compared.
     """
     registry = Registry(Tracker.of(config, workspace), config.register.name)
+    _finish_rollback(registry, config, reporter)
     candidate = _candidate(registry, config, version)
     champion = registry.at(config.promote.champion)
     name, alias = config.register.name, config.promote.champion
@@ -83,24 +86,63 @@ def promote(
 def roll_back(config: RunConfig, workspace: Location, *, reporter: Reporter) -> Promotion:
     """Makes the previous champion the champion again; the two aliases change places.
 
+    A rollback that was killed on the way is finished instead.
+
     Raises:
         InputError: there is no previous champion.
     """
     registry = Registry(Tracker.of(config, workspace), config.register.name)
     name, gate = config.register.name, config.promote
+    if (finished := _finish_rollback(registry, config, reporter)) is not None:
+        return Promotion(finished, finished, None)
     previous, champion = registry.at(gate.previous), registry.at(gate.champion)
     if previous is None:
         raise InputError(
             f"'{name}' has no version with the alias '{gate.previous}' to go back to: a champion was "
             "promoted at most once"
         )
-    registry.point(gate.champion, previous.number)
-    if champion is not None:
-        registry.point(gate.previous, champion.number)
-        if champion.number != previous.number:
-            registry.set_tags(champion.number, {_RESULT_TAG: f"rolled back to version {previous.number}"})
+    if champion is None or champion.number == previous.number:
+        registry.point(gate.champion, previous.number)
+    else:
+        # Two aliases change places in two calls, so what they were is written down first.
+        registry.set_model_tag(_rollback_tag(config), champion.number)
+        _swap(registry, config, champion=champion.number, previous=previous.number)
     reporter.note(f"promote: {name} version {previous.number} is {gate.champion} again")
     return Promotion(previous.number, previous.number, None)
+
+
+def _finish_rollback(registry: Registry, config: RunConfig, reporter: Reporter) -> str | None:
+    """Ends a rollback that was killed on the way; returns the champion's number, None if there was none.
+
+    Whichever of its calls were done, the other version is at `previous`, or if that moved already at
+    `champion`.
+    """
+    replaced = registry.model_tags().get(_rollback_tag(config))
+    if replaced is None:
+        return None
+    found = [registry.at(alias) for alias in (config.promote.previous, config.promote.champion)]
+    restored = next((each.number for each in found if each is not None and each.number != replaced), None)
+    if restored is None:  # somebody has moved the aliases since
+        registry.delete_model_tag(_rollback_tag(config))
+        return None
+    _swap(registry, config, champion=replaced, previous=restored)
+    reporter.note(
+        f"promote: finished a rollback that was interrupted: {registry.name} version {restored} is "
+        f"{config.promote.champion} again"
+    )
+    return restored
+
+
+def _swap(registry: Registry, config: RunConfig, *, champion: str, previous: str) -> None:
+    """Lets the aliases of champion and previous change places, each call as often as needed."""
+    registry.point(config.promote.champion, previous)
+    registry.point(config.promote.previous, champion)
+    registry.set_tags(champion, {_RESULT_TAG: f"rolled back to version {previous}"})
+    registry.delete_model_tag(_rollback_tag(config))
+
+
+def _rollback_tag(config: RunConfig) -> str:
+    return f"{_ROLLBACK_TAG}.{config.promote.champion}"
 
 
 def _candidate(registry: Registry, config: RunConfig, version: str | None) -> Version:

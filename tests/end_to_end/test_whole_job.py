@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
+from tests.bare_process import logged_requirements, predict_bare
 from tests.end_to_end.conftest import TinyRun
 from tests.end_to_end.helpers import STAGE_FOLDERS, manifest_digests, tsdae
 
@@ -94,37 +92,22 @@ def test_encoder_gives_the_same_vectors_in_sentence_transformers_and_auto_model(
 def test_the_promoted_model_embeds_in_a_process_that_has_nothing_of_ours(
     tiny_run: TinyRun, tmp_path: Path
 ) -> None:
-    """It gets by with the logged code and packages: ours, Ray and FAISS cannot be imported there."""
+    """It gets by with the logged code and what the logged requirements bring, and can import nothing else."""
     gate = ["promote.min_gain=-1", "promote.max_p_value=1", "promote.max_loss=1"]
     promoted = tsdae("promote", str(tiny_run.config), *gate)
     assert promoted.returncode == 0, promoted.stderr
-    code = (
-        "import importlib.abc, json, sys\n"
-        "class Absent(importlib.abc.MetaPathFinder):\n"
-        "    def find_spec(self, name, path=None, target=None):\n"
-        "        if name.partition('.')[0] in ('ray', 'faiss', 'pipelines', 'indexing'):\n"
-        "            raise ModuleNotFoundError(name)\n"
-        "sys.meta_path.insert(0, Absent())\n"
-        "import mlflow.pyfunc, numpy as np\n"
-        "model = mlflow.pyfunc.load_model('models:/tiny-encoder@champion')\n"
-        "np.save(sys.argv[1], np.asarray(model.predict(json.loads(sys.argv[2]))))\n"
-    )
-    output = tmp_path / "vectors.npy"
-    environment = {**os.environ, "MLFLOW_TRACKING_URI": f"sqlite:///{tiny_run.workspace / 'mlflow.db'}"}
-    environment.pop("PYTHONPATH", None)
-    done = subprocess.run(
-        [sys.executable, "-c", code, str(output), json.dumps(_TEXTS)],
-        capture_output=True,
-        text=True,
-        env=environment,
-        cwd=tmp_path,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
+    from pipelines.tracking import Tracker
     from tsdae_core.encoder import SentenceEncoder
 
+    tracker = Tracker(f"sqlite:///{tiny_run.workspace / 'mlflow.db'}", "tsdae", None)
+    with tracker.active():
+        lines = logged_requirements(tracker.client(), "tiny-encoder", "champion")
+    assert not [line for line in lines if "==" not in line]  # every one is pinned
+    vectors = predict_bare(
+        "models:/tiny-encoder@champion", tracker.uri, _TEXTS, requirements=lines, folder=tmp_path
+    )
     ours = SentenceEncoder.load(str(tiny_run.workspace / "encoder")).encode(_TEXTS)
-    np.testing.assert_allclose(np.load(output), ours, atol=1e-5)
+    np.testing.assert_allclose(vectors, ours, atol=1e-5)
 
 
 def test_search_finds_a_document_by_its_own_text(tiny_run: TinyRun) -> None:

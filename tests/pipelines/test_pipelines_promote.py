@@ -103,6 +103,39 @@ def test_the_first_champion_is_compared_with_its_start_then_each_with_the_last_a
     assert shop.aliases() == {"champion": second, "previous": first}
 
 
+@pytest.mark.parametrize("num_done", [0, 1, 2])
+@pytest.mark.parametrize("again", ["roll_back", "promote"])
+def test_a_rollback_killed_between_its_calls_loses_no_version_and_the_next_command_ends_it(
+    shop, monkeypatch, num_done, again
+):
+    shop = shop()
+    first = shop.add(0.4)
+    shop.promote()
+    second = shop.add(0.6)
+    shop.promote()
+    calls, point = [], Registry.point
+
+    def killed_after(registry, alias, number=None):
+        if len(calls) == num_done:
+            raise KeyboardInterrupt
+        calls.append(alias)
+        point(registry, alias, number)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Registry, "point", killed_after)
+        if num_done == 2:  # both aliases have moved, what comes behind has not
+            patch.setattr(Registry, "delete_model_tag", killed_after)
+        with pytest.raises(KeyboardInterrupt):
+            shop.roll_back()
+    assert len(calls) == num_done
+    written = shop.roll_back() if again == "roll_back" else shop.promote(version=first)[1]
+    assert f"finished a rollback that was interrupted: {shop.registry.name} version {first} is" in written
+    assert shop.aliases() == {"champion": first, "previous": second}
+    assert shop.registry.version(second).tags["tsdae.promotion"] == "rolled back to version 1"
+    assert "champion again" in shop.roll_back()  # and then the way back is open as ever
+    assert shop.aliases() == {"champion": second, "previous": first}
+
+
 def test_a_refusal_moves_nothing_and_says_which_number_failed(shop):
     shop = shop(min_gain=0.3)
     first = shop.add(0.5)

@@ -16,15 +16,19 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import numpy as np
 import ray.train
 from safetensors import SafetensorError
+from torch import Tensor
 
 from pipelines.errors import InputError
 from pipelines.storage import Location
 from pipelines.train_job import BEST_FOLDER, ENCODER_FOLDER, STATE_FOLDER
 from pipelines.training_runs import CHECKPOINT_PREFIX
 from tsdae_core.checkpoint import TrainingState, read_state
+from tsdae_core.encoder import SentenceEncoder
 
+_PROBE = "a"
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
@@ -112,6 +116,20 @@ def last_checkpoint(storage: Location, step: int | None) -> str:
 def checkpoint_encoder(storage: Location, step: int | None) -> Location | None:
     """Where the encoder of a step's checkpoint is; None before the first."""
     return None if step is None else storage / checkpoint_name(step) / ENCODER_FOLDER
+
+
+def broken_part(weights: dict[str, Tensor], encoder: SentenceEncoder | None) -> str | None:
+    """What is not finite, if anything: a rate far too high can break weights by a gradient that still was.
+
+    encoder: has these weights, which may be finite and yet too large for any vector; None for one in shards,
+    which is looked at by its weights alone.
+    """
+    for name, value in weights.items():
+        if not bool(value.isfinite().all()):
+            return name
+    if encoder is not None and not np.isfinite(encoder.encode([_PROBE])).all():
+        return "too large for any vector"
+    return None
 
 
 def advice(encoder: Location | None) -> str:

@@ -31,7 +31,7 @@ from pipelines.step_meter import Feeding, StepMeter
 from pipelines.stopping import best_step, has_stopped
 from pipelines.stream import BatchStream, StepBatch, StreamSpec
 from pipelines.token_shards import TokenRows
-from pipelines.train_checkpoint import Checkpoints, advice
+from pipelines.train_checkpoint import Checkpoints, advice, broken_part
 from pipelines.train_job import (
     BEST_FOLDER,
     ENCODER_FOLDER,
@@ -59,7 +59,6 @@ from tsdae_core.step import seed_step, training_step
 from tsdae_core.tsdae_model import TsdaeModel
 
 _ROWS_NAMED = 32
-_PROBE = "a"
 
 
 def train_worker(job: TrainJob) -> None:
@@ -344,17 +343,11 @@ class _Worker:
         self.metrics.flush()
 
     def _refuse_broken(self, done: int, weights: dict[str, Tensor]) -> None:
-        """A rate far too high can break the weights in a step whose gradient was still finite.
-
-        Nobody can start from such a checkpoint, so the one before stays the last. Finite weights may still be
-        so large that no vector is; a model in shards is looked at by its weights alone.
-        """
-        broken = [name for name, value in weights.items() if not bool(value.isfinite().all())]
-        if not broken and not self.parallel.sharded and not np.isfinite(self.encoder.encode([_PROBE])).all():
-            broken = ["too large for any vector"]
-        if broken:
+        """Nobody can start from a checkpoint of broken weights, so the one before stays the last."""
+        broken = broken_part(weights, None if self.parallel.sharded else self.encoder)
+        if broken is not None:
             raise InputError(
-                f"the weights are not finite after step {done} ({broken[0]}); {self.checkpoints.describe()}. "
+                f"the weights are not finite after step {done} ({broken}); {self.checkpoints.describe()}. "
                 f"{advice(self.checkpoints.encoder())}"
             )
 

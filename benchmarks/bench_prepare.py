@@ -1,11 +1,14 @@
 """Rows per second and peak memory of prepare, driver and workers apart, for growing corpora of short rows.
 
 Each size is a run of its own in a fresh process with a fresh Ray cluster on this machine. The rows are made
-here, 4 to 20 made-up words each, 1 in 50 a repeat, as zstd Parquet files of a million rows. Driver memory is
-the process's peak resident set; that of the workers the largest private memory (USS) seen in one of them,
-sampled ten times a second. Ray's own object store and daemons are not counted.
+here, 4 to 20 made-up words each, 1 in 50 a repeat, as zstd Parquet files of a million rows, or as about as
+many JSONL files as `--files` says. Driver memory is the process's peak resident set; that of the workers the
+largest private memory (USS) seen in one of them, sampled ten times a second. Ray's own object store and
+daemons are not counted.
 
     python benchmarks/bench_prepare.py 100000 1000000 10000000 --cpus 2
+    python benchmarks/bench_prepare.py 1000000 --num-shards 1024   # what a shard costs the driver
+    python benchmarks/bench_prepare.py 20000 --files 20000         # what an input file costs it
 """
 
 from __future__ import annotations
@@ -30,8 +33,8 @@ _VOCABULARY = 50_000
 _SAMPLE_S = 0.1
 
 
-def write_corpus(folder: Path, num_rows: int) -> int:
-    """Writes the rows as Parquet files; returns their bytes."""
+def write_corpus(folder: Path, num_rows: int, *, num_files: int = 0) -> int:
+    """Writes the rows as `num_files` JSONL files, or, for 0, as large Parquet files; returns their bytes."""
     rng = np.random.default_rng(0)
     words = np.asarray([f"{'bcdfgklmnprstv'[i % 14]}o{i:x}" for i in range(_VOCABULARY)], dtype=object)
     repeated = [" ".join(words[rng.integers(0, _VOCABULARY, 12)]) for _ in range(1_000)]
@@ -43,8 +46,18 @@ def write_corpus(folder: Path, num_rows: int) -> int:
         texts = [" ".join(words[picks[end - n : end]]) for n, end in zip(lengths, ends, strict=True)]
         for i in range(0, count, 50):
             texts[i] = repeated[(start + i) // 50 % len(repeated)]
-        pq.write_table(pa.table({"text": texts}), folder / f"{start:09d}.parquet", compression="zstd")
+        if num_files:
+            _write_lines(folder, texts, first=start, rows_per_file=-(-num_rows // num_files))
+        else:
+            pq.write_table(pa.table({"text": texts}), folder / f"{start:09d}.parquet", compression="zstd")
     return sum(path.stat().st_size for path in folder.iterdir())
+
+
+def _write_lines(folder: Path, texts: list[str], *, first: int, rows_per_file: int) -> None:
+    for number in range(first // rows_per_file, (first + len(texts) - 1) // rows_per_file + 1):
+        rows = texts[max(0, number * rows_per_file - first) : (number + 1) * rows_per_file - first]
+        with (folder / f"{number:09d}.jsonl").open("a", encoding="utf-8") as stream:
+            stream.writelines(json.dumps({"text": text}) + "\n" for text in rows)
 
 
 class WorkerWatch(threading.Thread):
@@ -72,7 +85,7 @@ def peak_mib() -> float:
     return int(status.partition("VmHWM:")[2].split()[0]) / 1024
 
 
-def measure(source: str, num_cpus: int) -> dict[str, float]:
+def measure(source: str, num_cpus: int, num_shards: int) -> dict[str, float]:
     """One run of prepare in this process."""
     import ray
 
@@ -88,7 +101,10 @@ def measure(source: str, num_cpus: int) -> dict[str, float]:
     with tempfile.TemporaryDirectory(prefix="bench-prepare-") as workspace:
         started_s = time.monotonic()
         manifest = prepare(
-            "corpus", CollectionConfig(input=source), Location.parse(workspace), reporter=Reporter()
+            "corpus",
+            CollectionConfig(input=source, num_shards=num_shards),
+            Location.parse(workspace),
+            reporter=Reporter(),
         )
         wall_s = time.monotonic() - started_s
     watch.stopped.set()
@@ -111,25 +127,30 @@ def main() -> None:
     )
     parser.add_argument("num_rows", type=int, nargs="*", default=[100_000, 1_000_000])
     parser.add_argument("--cpus", type=int, default=2, help="logical CPUs of the Ray cluster")
+    parser.add_argument("--num-shards", type=int, default=0, help="shards of the corpus; 0 = by its size")
+    parser.add_argument("--files", type=int, default=0, help="JSONL files of the input; 0 = large Parquet")
     parser.add_argument("--one", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.one:
-        print(json.dumps(measure(arguments.one, arguments.cpus)))
+        print(json.dumps(measure(arguments.one, arguments.cpus, arguments.num_shards)))
         return
-    columns = ("rows", "input, MB", "shards", "seconds", "rows/s")
+    columns = ("rows", "files", "input, MB", "shards", "seconds", "rows/s")
     columns += ("driver before, MiB", "driver peak, MiB", "worker peak, MiB")
     print(f"| {' | '.join(columns)} |\n|{'---|' * len(columns)}", flush=True)
     for num_rows in arguments.num_rows:
         with tempfile.TemporaryDirectory(prefix="bench-rows-") as folder:
-            size = write_corpus(Path(folder), num_rows)
+            size = write_corpus(Path(folder), num_rows, num_files=arguments.files)
+            num_files = len(list(Path(folder).iterdir()))
             command = [sys.executable, __file__, "--one", folder, "--cpus", str(arguments.cpus)]
+            command += ["--num-shards", str(arguments.num_shards)]
             environment = os.environ | {"RAY_AUTH_MODE": "disabled", "RAY_USAGE_STATS_ENABLED": "0"}
             done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True, env=environment)
         found = json.loads(done.stdout.splitlines()[-1])
         print(
-            f"| {found['rows']:,} | {size / 1e6:.0f} | {found['shards']} | {found['wall_s']:.0f} "
-            f"| {found['rows'] / found['wall_s']:,.0f} | {found['driver_idle_mib']:.0f} "
-            f"| {found['driver_peak_mib']:.0f} | {found['worker_peak_mib']:.0f} |",
+            f"| {found['rows']:,} | {num_files:,} | {size / 1e6:.0f} | {found['shards']} "
+            f"| {found['wall_s']:.0f} | {found['rows'] / found['wall_s']:,.0f} "
+            f"| {found['driver_idle_mib']:.0f} | {found['driver_peak_mib']:.0f} "
+            f"| {found['worker_peak_mib']:.0f} |",
             flush=True,
         )
 

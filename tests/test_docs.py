@@ -143,7 +143,31 @@ def test_the_cluster_example_is_what_ray_up_accepts() -> None:
 
 def test_the_tables_of_sizes_are_those_that_their_script_computes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
-    from bench_scale import DEFAULT_GPU, DEFAULT_PRICES, read_rates, render
+    from scale_rates import read_rates
+    from scale_tables import Assumed, render
 
-    tables = render(read_rates(ROOT / "docs" / "scale_rates.json"), DEFAULT_GPU, DEFAULT_PRICES)
+    tables = render(read_rates(ROOT / "docs" / "scale_rates.json"), Assumed())
     assert tables in (ROOT / "docs" / "scale.md").read_text(encoding="utf-8")
+
+
+def test_no_stage_is_cheaper_for_more_rows_and_all_that_is_assumed_is_called_so(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
+    from scale_rates import read_rates
+    from scale_tables import Assumed, render
+
+    text = render(read_rates(ROOT / "docs" / "scale_rates.json"), Assumed())
+    _, assumed, stages = text.split("\n\n")
+    named = re.findall(r"^\| (\w+) \|", assumed, re.MULTILINE)
+    assert named == [field.name for field in dataclasses.fields(Assumed)]
+    titles = [cell.strip() for cell in stages.splitlines()[0].strip("|").split("|")]
+    assert all("assumed" in title for title in titles if re.search("GPU|price|month", title))
+    hours: dict[str, list[float]] = {}
+    for line in stages.splitlines()[2:]:
+        name, _, _, cores = (cell.strip() for cell in line.strip("|").split("|")[:4])
+        hours.setdefault(name, []).append(0.0 if cores == "-" else float(cores.replace(",", "")))
+    for name, found in hours.items():
+        assert found == sorted(found), name
+    wanted = ("prepare", "tokenize", "train", "embed", "index", "lookup", "evaluate", "register")
+    assert [stage for stage in wanted if not any(name.startswith(stage) for name in hours)] == []

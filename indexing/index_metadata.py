@@ -72,6 +72,11 @@ class IndexMetadata:
     num_deleted: int = 0
 
     @property
+    def misses_target(self) -> bool:
+        """Whether the measured recall is below what was asked for, which `allow_lower_recall` allows."""
+        return self.recall_at_10 is not None and self.recall_at_10 < self.target_recall_at_10
+
+    @property
     def size_bytes(self) -> int:
         """Of all FAISS files together."""
         return sum(segment.size_bytes for segment in self.segments)

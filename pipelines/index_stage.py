@@ -40,8 +40,10 @@ def build_index(
     documents = finished_manifest(place, command="prepare")
     stage = index_stage(config, workspace, encoder=encoder, documents=documents, vectors=vectors)
     if (manifest := stage.finished()) is not None and not anew:
+        missed = ", MISSED its target" if manifest.facts.get("misses_target") else ""
         reporter.note(
             f"index: up to date, {manifest.facts['factory']} over {manifest.counts['vectors']:,} vectors"
+            f"{missed}"
         )
         return manifest
     deleted = read_deleted(place, documents)
@@ -93,6 +95,8 @@ def facts_of(metadata: IndexMetadata, documents: str) -> dict[str, Any]:
         "factory": metadata.factory,
         "recall_at_10": metadata.recall_at_10,
         "recall_at_100": metadata.recall_at_100,
+        "target_recall_at_10": metadata.target_recall_at_10,
+        "misses_target": metadata.misses_target,
         "search_params": asdict(metadata.search_params),
         "documents": documents,
         "size_bytes": metadata.size_bytes,
@@ -105,4 +109,7 @@ def measured(metadata: IndexMetadata) -> str:
     """One line on the quality of an index, for people."""
     settings = ", ".join(f"{key} {value}" for key, value in asdict(metadata.search_params).items() if value)
     deep = "" if metadata.recall_at_100 is None else f", recall@100 {metadata.recall_at_100:.4f}"
-    return f"recall@10 {metadata.recall_at_10:.4f}{deep} against exact search ({settings or 'exhaustive'})"
+    found = f"recall@10 {metadata.recall_at_10:.4f}{deep} against exact search ({settings or 'exhaustive'})"
+    if not metadata.misses_target:
+        return found
+    return f"MISSED target {metadata.target_recall_at_10:g}: {metadata.recall_at_10:.4g}; {found}"

@@ -17,6 +17,7 @@ import pyarrow.parquet as pq
 from pipelines.errors import InputError
 from pipelines.search import Hit
 from pipelines.storage import Location
+from pipelines.unicode_text import refuse_lone_surrogates
 
 _ID_KEYS = ("query_id", "_id", "id", "qid")
 _TEXT_KEYS = ("query", "text", "title")
@@ -87,6 +88,7 @@ def read_candidates(path: str) -> Iterator[Candidates]:
     """
     for number, row in enumerate(_rows(path), 1):
         query = _query(row, number, path)
+        refuse_lone_surrogates((query.query_id, query.text), what=f"{path}: row {number}: the query")
         given = row.get("candidates")
         if not isinstance(given, list) or not query.text.strip():
             raise InputError(f"{path}: row {number}: expected a query and a list of `candidates`")
@@ -100,6 +102,7 @@ def read_candidates(path: str) -> Iterator[Candidates]:
                 raise InputError(f"{path}: row {number}: candidate {place} has no text")
             doc_ids.append(str(name))
             texts.append(fields["text"])
+        refuse_lone_surrogates((*doc_ids, *texts), what=f"{path}: row {number}: a candidate")
         yield Candidates(query, tuple(doc_ids), tuple(texts))
 
 
@@ -220,6 +223,9 @@ def _query(row: Mapping[str, Any], number: int, path: str) -> Query:
 def _check(queries: Sequence[Query], path: str) -> None:
     seen: set[str] = set()
     for query in queries:
+        refuse_lone_surrogates(
+            (query.query_id, query.text), what=f"{path}: query {ascii(query.query_id)[1:-1]}"
+        )
         if not query.text.strip():
             raise InputError(f"{path}: query {query.query_id} is empty")
         if query.query_id in seen:

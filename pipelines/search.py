@@ -35,6 +35,7 @@ from pipelines.parquet import ROWS_PER_SHARD_BITS
 from pipelines.readable import find_readable
 from pipelines.rerank import Reranker, rerank_hits
 from pipelines.storage import Location
+from pipelines.unicode_text import refuse_lone_surrogates
 from tsdae_core.encoder import SentenceEncoder
 
 Mode: TypeAlias = Literal["dense", "bm25", "hybrid"]
@@ -108,7 +109,7 @@ class Searcher:
 
         Raises:
             InputError: there is no finished index, or no lookup beside it.
-            ValueError: the index was built with another encoder.
+            ValueError: the index was built with another encoder than the one that is recorded or lies there.
         """
         place = Location.parse(workspace)
         if not place.exists():
@@ -127,6 +128,9 @@ class Searcher:
             folder = _local(place / "encoder", "encoder", kept)
             encoder = folder, str(encoder_manifest.facts["encoder_fingerprint"])
         index.check_encoder(encoder[1])
+        loaded = SentenceEncoder.load(encoder[0])
+        # What was recorded may not be what lies there: files can be replaced.
+        index.check_encoder(loaded.fingerprint())
         metadata = index.metadata
         info = {
             "workspace": str(place),
@@ -137,9 +141,11 @@ class Searcher:
             "metric": metadata.metric,
             "factory": metadata.factory,
             "recall_at_10": metadata.recall_at_10,
+            "target_recall_at_10": metadata.target_recall_at_10,
+            "misses_target": metadata.misses_target,
         }
         return Searcher(
-            SentenceEncoder.load(encoder[0]),
+            loaded,
             index,
             BM25Searcher.load(lookup / BM25_FOLDER, mmap=True),
             Documents.open(lookup),
@@ -211,6 +217,8 @@ class Searcher:
         texts = None if isinstance(queries, np.ndarray) else list(queries)
         if texts is not None and any(not text.strip() for text in texts):
             raise InputError("the query is empty")
+        refuse_lone_surrogates(texts or [], what="the query")
+        refuse_lone_surrogates([] if filter is None else [filter], what="the filter")
         chosen = _Chosen() if filter is None else self._chosen(filter)
         if mode == "dense":
             vectors = queries if texts is None else self.encode(texts)
@@ -240,6 +248,7 @@ class Searcher:
         Raises:
             InputError: there is no such document.
         """
+        refuse_lone_surrogates([doc_id], what="the document id")
         (row_id,) = self.documents.row_ids_of([doc_id])
         if row_id == NO_HIT:
             raise InputError(f"there is no document '{doc_id}'")

@@ -95,6 +95,10 @@ def index_delete(
         list[str] | None, typer.Argument(metavar="[ID]...", help="Document ids.", show_default=False)
     ] = None,
     ids_file: IdsFile = None,
+    settings: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="KEY=VALUE", help=f"{_OVERRIDES_HELP} May be given several times."),
+    ] = None,
 ) -> None:
     """Delete documents from the finished index: they are not found any more."""
     from pipelines.errors import InputError
@@ -109,7 +113,7 @@ def index_delete(
         raise InputError("give document ids, or a file of them with --ids-file")
     _change(
         config,
-        [],
+        settings,
         lambda run, place, reporter: delete_documents(run, place, wanted, reporter=reporter),
     )
 

@@ -247,7 +247,8 @@ def _reason(error: dict[str, Any]) -> str:
     place = ".".join(str(part) for part in error["loc"][1:])  # the first says body, query or path
     if error["type"] == "json_invalid":
         return f"the body is not JSON: {error.get('ctx', {}).get('error', 'cannot be read')}"
-    return f"{place}: {error['msg']}" if place else str(error["msg"])
+    message = str(error["ctx"]["error"] if error["type"] == "value_error" else error["msg"])
+    return f"{place}: {message}" if place else message
 
 
 def _ask(request: SearchRequest, config: ServeConfig) -> Ask:
@@ -259,6 +260,10 @@ def _ask(request: SearchRequest, config: ServeConfig) -> Ask:
     queries = request.queries or ([] if request.query is None else [request.query])
     if request.like is None:
         _check_texts(queries, config, what="queries")
+    elif request.mode != "dense" or request.rerank:
+        raise HTTPException(
+            422, "like ranks by the document's vector: leave out rerank, and any mode but dense"
+        )
     if request.filter is not None and len(request.filter) > config.max_text_chars:
         raise HTTPException(422, f"the filter is longer than {config.max_text_chars} characters")
     return Ask(tuple(queries), request.k, request.mode, request.filter, request.rerank, request.like)

@@ -7,7 +7,9 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from pipelines.unicode_text import lone_surrogate_in
 
 Mode = Literal["dense", "bm25", "hybrid"]
 Scorer = Literal["encoder", "cross_encoder"]
@@ -18,13 +20,20 @@ class Strict(BaseModel):
 
     model_config = ConfigDict(extra="forbid")
 
+    @model_validator(mode="before")
+    @classmethod
+    def _is_unicode(cls, value: Any) -> Any:
+        if (reason := lone_surrogate_in(value)) is not None:
+            raise ValueError(reason)
+        return value
+
 
 class SearchRequest(Strict):
     """Queries, or a document to find others like; and how to rank."""
 
     query: str | None = Field(None, description="One query.", examples=["read a file line by line"])
     queries: list[str] | None = Field(None, description="Several queries, answered in order.")
-    like: str | None = Field(None, description="Id of a document: find others like it.")
+    like: str | None = Field(None, description="Id of a document: find others like it, by vectors.")
     k: int = Field(10, ge=1, description="Documents for each query.")
     mode: Mode = Field("dense", description="By vectors, by words, or both rankings fused.")
     filter: str | None = Field(

@@ -171,3 +171,20 @@ def test_an_unknown_command_and_an_unknown_option_are_usage_errors(monkeypatch, 
     assert "trian" in capfd.readouterr().err
     assert call(monkeypatch, "search", "x", "--nothing") == 2
     assert "--nothing" in capfd.readouterr().err
+
+
+def test_index_delete_takes_settings_apart_from_ids_that_look_like_them(monkeypatch):
+    from pipelines import grow
+    from pipelines.cli import index
+
+    asked = []
+    monkeypatch.setattr(grow, "delete_documents", lambda _run, _place, ids, **_: asked.append(list(ids)))
+
+    def change(_path, overrides, work):
+        asked.append(overrides)
+        work(None, None, None)
+
+    monkeypatch.setattr(index, "_change", change)
+    settings = ("--set", "workspace=a", "--set", "embed.dim=4")
+    assert call(monkeypatch, "index-delete", "c.yaml", "d1", "key=value", *settings) == 0
+    assert asked == [["workspace=a", "embed.dim=4"], ["d1", "key=value"]]

@@ -110,7 +110,7 @@ def test_groups_merged_in_memory_on_disk_or_not_at_all_give_the_same_hits(finish
 
 
 def test_a_build_that_misses_its_target_leaves_the_old_index_to_its_readers(finished, workspace):
-    reporter, _ = quiet_reporter()
+    reporter, written = quiet_reporter()
     place = Location.parse(workspace)
     config = of(finished, workspace, index=IndexConfig(factory="PQ1x4fs", num_query_sample=40))
     before = (workspace / "index/manifest.json").read_bytes()
@@ -121,6 +121,11 @@ def test_a_build_that_misses_its_target_leaves_the_old_index_to_its_readers(fini
     lower = dataclasses.replace(config.index, allow_lower_recall=True)
     manifest = build_index(dataclasses.replace(config, index=lower), place, reporter=reporter)
     assert 0 < manifest.facts["recall_at_10"] < 0.95
+    assert manifest.facts["misses_target"]
+    assert manifest.facts["target_recall_at_10"] == 0.95
+    assert f"MISSED target 0.95: {manifest.facts['recall_at_10']:.4g}" in written.getvalue()
+    build_index(dataclasses.replace(config, index=lower), place, reporter=reporter)
+    assert "vectors, MISSED its target" in written.getvalue()
     assert manifest.facts["version"] > "0001"
 
 

@@ -169,6 +169,19 @@ def test_an_unfinished_workspace_names_the_command_that_is_missing(tmp_path):
         Searcher.open(str(tmp_path / "work"))
 
 
+@pytest.mark.usefixtures("_no_ray")
+def test_weights_that_were_replaced_in_place_are_another_encoder(tmp_path):
+    from safetensors.numpy import load_file, save_file
+
+    make_workspace(tmp_path / "work")
+    place = tmp_path / "work/encoder/model.safetensors"
+    weights = load_file(place)
+    name = next(name for name in weights if "word_embeddings" in name)
+    save_file(weights | {name: weights[name] + np.float32(0.01)}, place, metadata={"format": "pt"})
+    with pytest.raises(ValueError, match="built with another encoder"):
+        Searcher.open(str(tmp_path / "work"))
+
+
 @pytest.fixture(scope="module")
 def cross_encoder(workspace, tmp_path_factory):
     """A tiny cross-encoder with random weights and the workspace's tokenizer."""
@@ -305,9 +318,28 @@ def test_the_rerank_command_orders_candidates_as_the_encoder_or_a_cross_encoder_
 
 
 @pytest.mark.parametrize(
+    "row", [r'{"query": "a \ud800"}', r'{"_id": "\ud800", "query": "a"}', r'{"query": "a\udc00"}']
+)
+def test_a_query_with_half_a_surrogate_pair_is_one_line_and_code_2(
+    monkeypatch, capfd, tmp_path, workspace, row
+):
+    (tmp_path / "q.jsonl").write_text('{"query": "fine"}\n' + row)
+    output = tmp_path / "out.jsonl"
+    options = ("--output", output, "-w", workspace)
+    assert call(monkeypatch, "search", "--queries", tmp_path / "q.jsonl", *options) == 2
+    assert call(monkeypatch, "search", "\udcff", "-w", workspace) == 2
+    errors = capfd.readouterr().err
+    assert errors.count("half of a surrogate pair") == 2
+    assert "Traceback" not in errors
+    assert not output.exists()
+
+
+@pytest.mark.parametrize(
     ("name", "text", "part"),
     [
         ("a.jsonl", "{", "line 1 is not JSON"),
+        ("a.jsonl", r'{"query": "\ud800", "candidates": ["x"]}', "the query holds half"),
+        ("a.jsonl", r'{"query": "x", "candidates": ["\ud800"]}', "a candidate holds half"),
         ("a.jsonl", '{"query": "x"}', "row 1: expected a query and a list"),
         ("a.jsonl", '{"query": "x", "candidates": [{"id": 1}]}', "candidate 0 has no text"),
         ("a.jsonl", "[]", "line 1: expected an object"),

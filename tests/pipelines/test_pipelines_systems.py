@@ -93,6 +93,16 @@ def test_the_map_shows_a_sample_of_the_documents(task):
     assert "http" not in svg
 
 
+def test_the_map_shows_titles_where_documents_have_them(task):
+    rows = {"row_id": pa.array([0, 1], pa.int64()), "doc_id": ["near", "long"], "text": ["close by", "far"]}
+    rows["title"] = ["Nearness", None]
+    write_parquet(task.documents / "part-00000.parquet", pa.table(rows))
+    svg = documents_map(task.documents, task.manifest, task.workspace / "vectors", seed=0)
+    assert "<title>Nearness</title>" in svg
+    assert "<title>far</title>" in svg
+    assert "<title>close by</title>" not in svg
+
+
 def test_names_of_cells_sort_like_their_numbers():
     names = [cell_name(i, j) for i in (0, 2, 10) for j in (0, 3)]
     assert names == sorted(names)

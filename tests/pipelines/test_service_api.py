@@ -1,6 +1,7 @@
 """The application over an engine in this process: answers, refusals with reasons, limits, metrics, pages."""
 
 import asyncio
+import dataclasses
 import json
 import re
 import shutil
@@ -92,6 +93,7 @@ def test_live_tells_encoder_index_columns_and_limits(client, searcher):
     assert about["documents"] == 120
     assert {"topic", "year", "size", "title"} <= set(about["columns"])
     assert about["limits"]["max_k"] == LIMITS["max_k"]
+    assert about["misses_target"] is False
     assert client.get("/readyz").json() == {"status": "ready", "version": about["version"]}
     assert client.get("/healthz").json() == {"status": "ok"}
 
@@ -116,6 +118,21 @@ def test_live_tells_encoder_index_columns_and_limits(client, searcher):
         ("/search", {"like": "doc/x"}, 404, "no document 'doc/x'"),
         ("/search", "{", 422, "not JSON"),
         ("/search", "[1]", 422, ""),
+        ("/search", r'{"query": "a \ud800"}', 422, "query holds half of a surrogate pair"),
+        ("/search", r'{"queries": ["a", "\udc00"]}', 422, "queries[1] holds half"),
+        ("/search", r'{"like": "\ud800"}', 422, "like holds half"),
+        ("/search", r'{"query": "a", "filter": "title = \ud800"}', 422, "filter holds half"),
+        ("/search", r'{"query": "a", "\ud800": 1}', 422, "a name in the body holds half"),
+        ("/embed", r'{"texts": ["\ud800"]}', 422, "texts[0] holds half"),
+        (
+            "/rerank",
+            r'{"query": "a", "candidates": [{"id": "\ud800", "text": "x"}]}',
+            422,
+            "[0].id holds half",
+        ),
+        ("/rerank", r'{"query": "\ud800", "candidates": ["x"]}', 422, "query holds half"),
+        ("/search", {"like": "doc/7", "mode": "bm25"}, 422, "like ranks by the document's vector"),
+        ("/search", {"like": "doc/7", "rerank": True}, 422, "like ranks by the document's vector"),
         ("/search", {"query": "a" * 3_000}, 413, "larger than 2000 bytes"),
         ("/embed", {"texts": ["a", ""]}, 422, "texts[1]: the text is empty"),
         ("/rerank", {"query": "a", "candidates": []}, 422, "candidates: give at least one"),
@@ -136,6 +153,14 @@ def test_a_bad_request_gets_its_reason_and_no_trace(client, path, body, status, 
     assert list(answer.json()) == ["error"]
     assert part in answer.json()["error"]
     assert "Traceback" not in answer.text
+
+
+def test_live_tells_of_an_index_that_was_kept_below_its_target(engine, client, monkeypatch):
+    index = engine.live.current.searcher._index
+    low = dataclasses.replace(index.metadata, recall_at_10=0.71, target_recall_at_10=0.95)
+    assert low.misses_target
+    monkeypatch.setitem(engine.live.current.searcher.info, "misses_target", low.misses_target)
+    assert client.get("/live").json()["misses_target"] is True
 
 
 def test_a_body_without_a_length_is_cut_off_at_the_limit(client):

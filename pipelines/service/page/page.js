@@ -44,7 +44,8 @@ async function describe() {
     const encoder = about.model ? `${about.model} (version ${about.model_version})` : about.encoder.slice(0, 12);
     live.textContent =
       `${about.documents.toLocaleString()} documents · encoder ${encoder} · index ${about.factory}, ` +
-      `${about.metric.replace("_", " ")} · version ${about.version}`;
+      `${about.metric.replace("_", " ")} · version ${about.version}` +
+      (about.misses_target ? ` · recall ${about.recall_at_10.toFixed(2)}, missed its target` : "");
     live.title = about.workspace;
     live.classList.remove("bad");
     document.getElementById("filter-help").textContent =

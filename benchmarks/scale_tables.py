@@ -105,8 +105,8 @@ def _stages(rates: Rates, assumed: Assumed, num_rows: int) -> list[_Stage]:
     shards = max(8, 2 ** math.ceil(math.log2(max(1.0, num_rows * rates.input_bytes / _SHARD_BYTES))))
     driver = shards * rates.record_bytes
     encoder_bytes = 4 * (VOCAB * DIM + LAYERS * 12 * DIM**2)
-    # Two checkpoints are kept: weights and two moments, the decoder's own modules on top.
-    checkpoint = 2 * 3 * 1.5 * encoder_bytes
+    # Two checkpoints are kept: weights and two moments, the decoder's own modules on top; and the encoder.
+    checkpoint = 2 * (3 * 1.5 + 1) * encoder_bytes
     train, encode = _train_flops(rates), _encode_flops(rates)
     embed = {
         "written": num_rows * rates.vectors_bytes,

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from indexing.evaluation.scorers import VectorScorer
 from indexing.evaluation.scoring import score_task
-from indexing.evaluation.seeds import task_values
+from indexing.evaluation.task_values import task_values
 from indexing.evaluation.text_tasks import TextTask
 from pipelines.parallel import Parallel, autocast
 from pipelines.train_config import TrainConfig

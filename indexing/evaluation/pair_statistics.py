@@ -94,7 +94,8 @@ def ranks(values: Float64Array) -> Float64Array:
 def resampled(pairs: ScoredPairs, name: Statistic, *, seed: int, num: int = NUM_RESAMPLES) -> Float64Array:
     """The statistic on `num` bootstrap samples of the pairs, float64[num].
 
-    A sample without a positive, or constant on one side, gives the value of the whole set.
+    A sample without a positive, or constant on one side, gives the value of the whole set. Equal seeds draw
+    equal pairs, so the values of two systems on the same pairs may be subtracted.
     """
     rng = np.random.default_rng(seed)
     whole = statistic(pairs, name)
@@ -127,14 +128,31 @@ def exchange_test(
     draws: one number for each group; groups of one number are the same pairs scored several times, whose
         scores are exchanged together. None for groups of different pairs.
     """
+    observed, exchanged = exchanged_differences(left, right, name, seed=seed, num=num, draws=draws)
+    return (1 + int((np.abs(exchanged) >= abs(observed) - 1e-12).sum())) / (1 + num)
+
+
+def exchanged_differences(
+    left: Sequence[ScoredPairs],
+    right: Sequence[ScoredPairs],
+    name: Statistic,
+    *,
+    seed: int,
+    num: int = NUM_RESAMPLES,
+    draws: Sequence[int] | None = None,
+) -> tuple[float, Float64Array]:
+    """The difference left - right in the mean over groups, and float64[num] of it after random exchanges.
+
+    Arguments as in `exchange_test`.
+    """
     numbers = list(range(len(left))) if draws is None else list(draws)
     prepared = [_prepared(a, b, name) for a, b in zip(left, right, strict=True)]
-    observed = abs(sum(_difference(x, y, labels, name) for x, y, labels in prepared))
+    observed = sum(_difference(x, y, labels, name) for x, y, labels in prepared) / len(prepared)
+    exchanged = np.zeros(num)
     if all(np.array_equal(x, y) for x, y, _ in prepared):
-        return 1.0
+        return 0.0, exchanged
     rng = np.random.default_rng(seed)
-    num_extreme = 0
-    for _ in range(num):
+    for number_of_draw in range(num):
         total = 0.0
         swaps: dict[int, npt.NDArray[np.bool_]] = {}
         for number, (x, y, labels) in zip(numbers, prepared, strict=True):
@@ -142,8 +160,8 @@ def exchange_test(
                 swaps[number] = rng.integers(0, 2, size=len(x), dtype=np.int8) == 1
             swap = swaps[number]
             total += _difference(np.where(swap, y, x), np.where(swap, x, y), labels, name)
-        num_extreme += abs(total) >= observed - 1e-12
-    return (1 + num_extreme) / (1 + num)
+        exchanged[number_of_draw] = total / len(prepared)
+    return observed, exchanged
 
 
 def rank_errors(pairs: ScoredPairs) -> Float64Array:
@@ -189,7 +207,7 @@ def _resampled_precision(
     last_of_step = np.append(np.flatnonzero(np.diff(scores[order])), len(order) - 1)
     out = np.empty(num)
     for i in range(num):
-        counts = _counts(rng, len(order))
+        counts = _counts(rng, len(order))[order]
         hits = np.cumsum(counts * labels)[last_of_step]
         shown = np.cumsum(counts)[last_of_step]
         gains = np.diff(hits, prepend=0.0)

@@ -54,13 +54,18 @@ class QueryExample:
 
 @dataclass(frozen=True, kw_only=True)
 class Curve:
-    """A line in a plot: `points` are (x, y), finite; curves of equal labels and section share a plot."""
+    """A line in a plot: `points` are (x, y), finite; curves of equal labels and section share a plot.
+
+    spreads: the half width of a band around each point; empty for none. band: what it is, in words.
+    """
 
     name: str
     y_label: str
     points: tuple[tuple[float, float], ...]
     x_label: str = "step"
     section: str = "Training"
+    spreads: tuple[float, ...] = ()
+    band: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)

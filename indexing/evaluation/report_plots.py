@@ -28,7 +28,8 @@ def curve_plot(curves: Sequence[Curve]) -> str:
     if not all(math.isfinite(x) and math.isfinite(y) for x, y in points):
         raise ValueError(f"curve {drawn[0].name!r}: every point must be finite")
     x_ticks = _ticks(min(x for x, _ in points), max(x for x, _ in points), max_count=5)
-    y_ticks = _ticks(min(y for _, y in points), max(y for _, y in points), max_count=5)
+    reached = [edge for curve in drawn for low, high in _edges(curve) for edge in (low, high)]
+    y_ticks = _ticks(min(reached), max(reached), max_count=5)
     x_low, x_high = min(x for x, _ in points), max(x for x, _ in points)
     y_low, y_high = y_ticks[0], y_ticks[-1]
 
@@ -51,15 +52,27 @@ def curve_plot(curves: Sequence[Curve]) -> str:
         # A path of one point draws nothing; a zero-length line with round caps is a dot.
         start = f"{place_x(curve.points[0][0]):.2f} {place_y(curve.points[0][1]):.2f}"
         paths += f'<path d="M{start} L{steps}" style="stroke:{colour}"/>'
+        if curve.spreads:
+            for (x, _), (low, high) in zip(curve.points, _edges(curve), strict=True):
+                bar = f"M{place_x(x):.2f} {place_y(low):.2f} L{place_x(x):.2f} {place_y(high):.2f}"
+                paths += f'<path class="bar" d="{bar}" style="stroke:{colour};opacity:.45"/>'
         last = curve.points[-1][1]
         keys += f'<span><i style="background:{colour}"></i>{escape(curve.name)} (last {last:.4g})</span>'
+    bands = dict.fromkeys(curve.band for curve in drawn if curve.spreads)
     title = f"{escape(drawn[0].y_label)} by {escape(drawn[0].x_label)}"
+    title += "".join(f", bars: {escape(band)}" for band in bands)
     return (
         f"<figure><figcaption>{title}</figcaption>"
         f'<div class="plot" role="img" aria-label="{title}">'
         f'<svg viewBox="0 0 100 100" preserveAspectRatio="none" aria-hidden="true">{grid}{paths}</svg>'
         f'{labels}</div><div class="keys">{keys}</div></figure>'
     )
+
+
+def _edges(curve: Curve) -> list[tuple[float, float]]:
+    """Lower and upper end of the band at each point."""
+    spreads = curve.spreads or (0.0,) * len(curve.points)
+    return [(y - spread, y + spread) for (_, y), spread in zip(curve.points, spreads, strict=True)]
 
 
 def interval_plot(

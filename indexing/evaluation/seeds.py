@@ -1,114 +1,145 @@
-"""One system trained with several seeds: its values, and a paired test against another such system.
+"""Two systems trained with several seeds on the same tasks: how sure the difference of their scores is.
 
-The test pairs queries (or pairs of texts), averaged over the seeds, so its p-value speaks of other queries,
-not of other seeds; the spread over seeds is told beside it. Owns this aggregation; must not know files or
-tables.
+Owns pairing (seeds by their number, queries or pairs of texts by their place) and what is resampled: values
+are exchanged, or queries drawn, within each task by itself, each query once with all its seeds, so that the
+figures speak of other queries and not of other seeds. Knows arrays only.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TypeAlias, cast
 
 import numpy as np
 
 from indexing.arrays import Float64Array
-from indexing.evaluation.pair_rows import PairRow
-from indexing.evaluation.pair_statistics import ScoredPairs, exchange_test, statistic, statistics_of
-from indexing.evaluation.rows import PerQueryRow
-from indexing.evaluation.significance import randomisation_test
+from indexing.evaluation.pair_statistics import (
+    NUM_RESAMPLES,
+    ScoredPairs,
+    exchanged_differences,
+    resampled,
+    statistics_of,
+)
 
-# (group, query id) -> value.
-_Column = dict[tuple[str, str], float]
-
-
-def task_values(rows: Sequence[PerQueryRow], pair_rows: Sequence[PairRow]) -> dict[str, float]:
-    """Every measure of one system on one task, the main one first: the mean of its groups' values."""
-    if pair_rows:
-        groups = _scored_groups(pair_rows)
-        names = statistics_of(next(iter(groups.values())))
-        return {name: float(np.mean([statistic(pairs, name) for pairs in groups.values()])) for name in names}
-    measures = dict.fromkeys(row.measure for row in rows)
-    return {measure: _group_mean(_column(rows, measure)) for measure in measures}
+# What one system got on one task with one seed, by group: float64[n], the main measure of each query, or
+# scored pairs. Groups have the same queries or pairs in the same order for every system and seed.
+GroupScores: TypeAlias = Mapping[str, Float64Array | ScoredPairs]
+BySeed: TypeAlias = Mapping[int, GroupScores]
+_TINY = 1e-12
 
 
-def paired_p_value(
-    left: Sequence[tuple[Sequence[PerQueryRow], Sequence[PairRow]]],
-    right: Sequence[tuple[Sequence[PerQueryRow], Sequence[PairRow]]],
-    *,
-    seed: int = 0,
-) -> float:
-    """Two-sided p-value that two systems differ in the task's main measure.
+@dataclass(frozen=True, kw_only=True)
+class Comparison:
+    """How sure a difference of scores is, as far as the queries go.
 
-    Args:
-        left: (per-query rows, per-pair rows) of one task for each seed of one system, one of the two empty.
-        right: of the other system; where one system has a single seed, it stands against each of the other.
-        seed: of the exchanges.
+    Attributes:
+        p_value: two-sided, of the paired randomisation test, stratified by task; never 0.
+        error: bootstrap standard error of the difference over queries, in the unit of the measures.
+        seeds: pairs of seeds, left and right, that took part.
+    """
+
+    p_value: float
+    error: float
+    seeds: tuple[tuple[int, int], ...]
+
+
+def matched_seeds(left: Iterable[int], right: Iterable[int]) -> list[tuple[int, int]]:
+    """Pairs of equal seeds; a side with a single one (no random choice) stands against each of the other.
+
+    Seeds that the other side lacks are left out.
+    """
+    mine, others = list(left), list(right)
+    if len(others) == 1:
+        return [(seed, others[0]) for seed in mine]
+    if len(mine) == 1:
+        return [(mine[0], seed) for seed in others]
+    return [(seed, seed) for seed in mine if seed in others]
+
+
+def compare(tasks: Sequence[tuple[BySeed, BySeed]], *, seed: int = 0) -> Comparison | None:
+    """The difference left - right in the mean over the tasks of the main measure.
+
+    tasks: what the two systems got, for each task. seed: of the resampling.
+
+    Returns:
+        None where no seeds match.
 
     Raises:
         ValueError: the two were not scored on the same queries or pairs.
     """
-    if left[0][1]:
-        return _pairs_p_value([rows for _, rows in left], [rows for _, rows in right], seed)
-    measure = left[0][0][0].measure
-    sides = [_mean_column([_column(rows, measure) for rows, _ in side]) for side in (left, right)]
-    if sides[0].keys() != sides[1].keys():
-        raise ValueError("paired_p_value: the two systems were scored on different queries")
-    keys = list(sides[0])
-    weights = _group_weights(keys)
-    values = [np.array([side[key] for key in keys]) * weights for side in sides]
-    return randomisation_test(values[0], values[1], seed=seed)
+    sides = [set.intersection(*({*task[side]} for task in tasks)) for side in (0, 1)]
+    seeds = matched_seeds(sorted(sides[0]), sorted(sides[1]))
+    if not seeds:
+        return None
+    observed, exchanged, drawn = 0.0, np.zeros(NUM_RESAMPLES), np.zeros(NUM_RESAMPLES)
+    for number, (left, right) in enumerate(tasks):
+        matches = [(left[one], right[other]) for one, other in seeds]
+        _check(matches)
+        work = _of_pairs if _is_pairs(matches[0][0]) else _of_queries
+        found = work(matches, np.random.SeedSequence([seed, number]))
+        observed += found[0]
+        exchanged += found[1]
+        drawn += found[2]
+    num_extreme = int((np.abs(exchanged) >= abs(observed) - _TINY).sum())
+    return Comparison(
+        p_value=(1 + num_extreme) / (1 + NUM_RESAMPLES),
+        error=float(np.std(drawn / len(tasks), ddof=1)),
+        seeds=tuple(seeds),
+    )
 
 
-def _pairs_p_value(left: Sequence[Sequence[PairRow]], right: Sequence[Sequence[PairRow]], seed: int) -> float:
-    num_seeds = max(len(left), len(right))
+def _check(matches: Sequence[tuple[GroupScores, GroupScores]]) -> None:
+    """One and the same set of groups and sizes."""
+    shapes = [{name: _size(scores) for name, scores in side.items()} for match in matches for side in match]
+    if any(shape != shapes[0] for shape in shapes):
+        raise ValueError("compare: the systems, or their seeds, were scored on different queries or pairs")
+
+
+def _size(scores: Float64Array | ScoredPairs) -> int:
+    return len(scores.scores) if isinstance(scores, ScoredPairs) else len(scores)
+
+
+def _is_pairs(scores: GroupScores) -> bool:
+    return isinstance(next(iter(scores.values())), ScoredPairs)
+
+
+def _of_queries(
+    matches: Sequence[tuple[GroupScores, GroupScores]], seeds: np.random.SeedSequence
+) -> tuple[float, Float64Array, Float64Array]:
+    """The difference in the mean of the groups' means, and as it is after exchanges and in samples."""
+    names = list(matches[0][0])
+    exchanged, drawn = np.zeros(NUM_RESAMPLES), np.zeros(NUM_RESAMPLES)
+    observed = 0.0
+    rng = np.random.default_rng(seeds)
+    for name in names:
+        differences = np.mean(
+            [cast(Float64Array, left[name]) - cast(Float64Array, right[name]) for left, right in matches],
+            axis=0,
+        )
+        size = len(differences)
+        observed += float(differences.mean()) / len(names)
+        signs = 2.0 * rng.integers(0, 2, size=(NUM_RESAMPLES, size), dtype=np.int8) - 1.0
+        exchanged += signs @ differences / size / len(names)
+        picks = rng.integers(0, size, size=(NUM_RESAMPLES, size), dtype=np.int32)
+        drawn += differences[picks].mean(axis=1) / len(names)
+    return observed, exchanged, drawn
+
+
+def _of_pairs(
+    matches: Sequence[tuple[GroupScores, GroupScores]], seeds: np.random.SeedSequence
+) -> tuple[float, Float64Array, Float64Array]:
+    """As `_of_queries`, for statistics of all pairs of a group together."""
+    names = list(matches[0][0])
     sides: list[list[ScoredPairs]] = [[], []]
     draws: list[int] = []
-    for number in range(num_seeds):
-        groups = [_scored_groups(side[number % len(side)]) for side in (left, right)]
-        if groups[0].keys() != groups[1].keys() or any(
-            len(groups[0][name].scores) != len(groups[1][name].scores) for name in groups[0]
-        ):
-            raise ValueError("paired_p_value: the two systems were scored on different pairs")
-        for place, name in enumerate(groups[0]):
-            sides[0].append(groups[0][name])
-            sides[1].append(groups[1][name])
+    for match in matches:
+        for place, name in enumerate(names):
+            for side, found in zip(sides, match, strict=True):
+                side.append(cast(ScoredPairs, found[name]))
             draws.append(place)
-    return exchange_test(sides[0], sides[1], statistics_of(sides[0][0])[0], seed=seed, draws=draws)
-
-
-def _scored_groups(rows: Sequence[PairRow]) -> dict[str, ScoredPairs]:
-    """Pairs by group, in the order of their ids."""
-    by_group: dict[str, list[PairRow]] = {}
-    for row in sorted(rows, key=lambda row: row.pair_id):
-        by_group.setdefault(row.group, []).append(row)
-    return {
-        group: ScoredPairs(
-            scores=np.array([row.score for row in found], np.float64),
-            labels=np.array([row.label for row in found], np.float64),
-            positives=np.array([row.positive for row in found], np.int8),
-        )
-        for group, found in sorted(by_group.items())
-    }
-
-
-def _column(rows: Sequence[PerQueryRow], measure: str) -> _Column:
-    return {(row.group, row.query_id): row.value for row in rows if row.measure == measure}
-
-
-def _mean_column(columns: Sequence[_Column]) -> _Column:
-    if any(column.keys() != columns[0].keys() for column in columns):
-        raise ValueError("paired_p_value: the seeds were scored on different queries")
-    return {key: float(np.mean([column[key] for column in columns])) for key in sorted(columns[0])}
-
-
-def _group_mean(column: Mapping[tuple[str, str], float]) -> float:
-    groups: dict[str, list[float]] = {}
-    for (group, _), value in column.items():
-        groups.setdefault(group, []).append(value)
-    return float(np.mean([np.mean(values) for values in groups.values()]))
-
-
-def _group_weights(keys: Sequence[tuple[str, str]]) -> Float64Array:
-    """So that a sum over queries is a mean of the groups' means, times their number."""
-    sizes: dict[str, int] = {}
-    for group, _ in keys:
-        sizes[group] = sizes.get(group, 0) + 1
-    return np.array([1.0 / sizes[group] for group, _ in keys])
+    main = statistics_of(sides[0][0])[0]
+    first, *others = [int(number) for number in seeds.generate_state(1 + len(names))]
+    observed, exchanged = exchanged_differences(sides[0], sides[1], main, seed=first, draws=draws)
+    drawn = np.zeros(NUM_RESAMPLES)
+    for left, right, place in zip(*sides, draws, strict=True):
+        drawn += resampled(left, main, seed=others[place]) - resampled(right, main, seed=others[place])
+    return observed, exchanged, drawn / len(draws)

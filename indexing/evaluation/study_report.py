@@ -16,13 +16,17 @@ from indexing.evaluation.report_plots import curve_plot, interval_plot
 from indexing.evaluation.report_style import STYLE
 from indexing.evaluation.report_text import flatten_facts, measure_label, percent
 from indexing.evaluation.significance import Interval
-from indexing.evaluation.study_table import MEAN, JudgedClaim, SeedCell, StudyColumn, StudyTable
+from indexing.evaluation.study_claims import JudgedClaim
+from indexing.evaluation.study_table import MEAN, SeedCell, StudyColumn, StudyTable
 from indexing.evaluation.table_values import SIGNIFICANCE_LEVEL
 
 
 @dataclass(frozen=True, kw_only=True)
 class StudyReport:
-    """Everything in the report of a study."""
+    """Everything in the report of a study.
+
+    smallest_effect: a difference that claims take for one, in the unit of the measures.
+    """
 
     title: str
     about: str
@@ -31,15 +35,39 @@ class StudyReport:
     curves: tuple[Curve, ...] = ()
     notes: tuple[str, ...] = ()
     facts: tuple[FactBlock, ...] = ()
+    smallest_effect: float = 0.0
 
 
 def study_legend(baseline: str) -> str:
     """How to read the table."""
     return (
         "Values times 100: mean ± standard deviation over the seeds. The best of each column is bold. "
-        f"▲ better, ▼ worse than {baseline} (paired over queries, seeds averaged, Holm-corrected p < 0.05); "
+        f"▲ better, ▼ worse than {baseline} (randomisation test paired over queries, in the mean stratified "
+        "by task, seeds averaged, Holm-corrected over the column, p < 0.05); "
         "in brackets the figure published by others. The mean is over the columns that are not marked °."
     )
+
+
+def claims_legend(smallest: float) -> str:
+    """How claims are judged."""
+    return (
+        "The difference is the mean over the paired seeds, with its 95 % interval over seeds and queries; p "
+        "is of the randomisation test paired over queries, stratified by task, Holm-corrected over the "
+        f"claims. Seen: the interval is above 0, p < {SIGNIFICANCE_LEVEL}, and the difference is at least "
+        f"{100 * smallest:.1f} points; not seen: the interval is below that. Of a claim of nearness, seen: "
+        "the whole interval is within the bound, and where one is to be ahead, above 0 with p as before; not "
+        "seen: it is outside. Anything else cannot be told."
+    )
+
+
+CLAIM_HEADS = ("claim", "verdict", "difference", "p", "seeds")
+
+
+def claim_row(claim: JudgedClaim) -> tuple[str, ...]:
+    """A claim as plain texts, in the order of `CLAIM_HEADS`."""
+    p_value = "-" if claim.p_value is None else f"{claim.p_value:.4f}"
+    seeds = str(claim.num_seeds) if claim.num_seeds else "-"
+    return claim.text, claim.verdict, claim.basis or _difference(claim), p_value, seeds
 
 
 def study_json(report: StudyReport) -> str:
@@ -57,6 +85,7 @@ def study_json(report: StudyReport) -> str:
             for (setting, column), cell in table.cells.items()
         ],
         "claims": [dataclasses.asdict(claim) for claim in report.claims],
+        "smallest_effect": report.smallest_effect,
         "curves": [dataclasses.asdict(curve) for curve in report.curves],
         "notes": list(report.notes),
         "facts": [{"title": block.title, "facts": block.facts} for block in report.facts],
@@ -66,18 +95,7 @@ def study_json(report: StudyReport) -> str:
 
 def study_markdown(report: StudyReport) -> str:
     """The report as Markdown."""
-    lines = [f"# {escape_markdown(report.title)}", ""]
-    lines += [escape_markdown(report.about), ""] * bool(report.about)
-    heads, rows = _grid(report.table, escape_markdown, bold="**{}**")
-    lines += ["| " + " | ".join(heads) + " |", "|---|" + "---:|" * (len(heads) - 1)]
-    lines += ["| " + " | ".join(row) + " |" for row in rows]
-    lines += ["", escape_markdown(study_legend(report.table.baseline)), ""]
-    if report.claims:
-        lines += ["## Claims", "", "| claim | verdict | difference |", "|---|---|---|"]
-        lines += [f"| {escape_markdown(c.text)} | {c.verdict} | {_difference(c)} |" for c in report.claims]
-        lines.append("")
-    lines += [f"- {escape_markdown(note)}" for note in report.notes]
-    lines += [""] * bool(report.notes)
+    lines = study_summary(report)
     for block in report.facts:
         lines += [f"## {escape_markdown(block.title)}", "", "| | |", "|---|---|"]
         lines += [
@@ -86,6 +104,27 @@ def study_markdown(report: StudyReport) -> str:
         ]
         lines.append("")
     return "\n".join(lines).rstrip("\n") + "\n"
+
+
+def study_summary(report: StudyReport, *, level: int = 1, legends: bool = True) -> list[str]:
+    """Lines of Markdown: headings from `level` on, table, claims, notes. `legends`: how to read them."""
+    lines = [f"{'#' * level} {escape_markdown(report.title)}", ""]
+    lines += [escape_markdown(report.about), ""] * bool(report.about)
+    heads, rows = _grid(report.table, escape_markdown, bold="**{}**")
+    lines += _markdown_table(heads, rows)
+    lines += [escape_markdown(study_legend(report.table.baseline)), ""] * legends
+    if report.claims:
+        lines += [f"{'#' * (level + 1)} Claims", ""] if legends else []
+        rows = [[escape_markdown(text) for text in claim_row(claim)] for claim in report.claims]
+        lines += _markdown_table(CLAIM_HEADS, rows)
+        lines += [escape_markdown(claims_legend(report.smallest_effect)), ""] * legends
+    lines += [f"- {escape_markdown(note)}" for note in report.notes]
+    return lines + [""] * bool(report.notes)
+
+
+def _markdown_table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
+    lines = ["| " + " | ".join(heads) + " |", "|---|" + "---:|" * (len(heads) - 1)]
+    return [*lines, *("| " + " | ".join(row) + " |" for row in rows), ""]
 
 
 def study_latex(report: StudyReport) -> str:
@@ -119,15 +158,8 @@ def study_html(report: StudyReport) -> str:
     if report.notes:
         body.append('<ul class="notes">' + "".join(f"<li>{escape(n)}</li>" for n in report.notes) + "</ul>")
     if report.claims:
-        rows = "".join(
-            f'<tr><th scope="row">{escape(c.text)}</th><td>{c.verdict}</td><td>{_difference(c)}</td></tr>'
-            for c in report.claims
-        )
-        head = '<th scope="col">claim</th><th scope="col">verdict</th><th scope="col">difference</th>'
-        body.append(
-            f'<h2>Claims</h2><div class="scroll"><table><thead><tr>{head}</tr></thead>'
-            f"<tbody>{rows}</tbody></table></div>"
-        )
+        body.append("<h2>Claims</h2>" + _html_claims(report.claims))
+        body.append(f'<p class="legend">{escape(claims_legend(report.smallest_effect))}</p>')
     body += _curve_sections(report.curves)
     body += [_dots(table, column) for column in _shown_columns(table)]
     for block in report.facts:
@@ -199,6 +231,17 @@ def _difference(claim: JudgedClaim) -> str:
     if claim.low is None or claim.high is None:
         return text
     return f"{text} [{100 * claim.low:+.1f}, {100 * claim.high:+.1f}]"
+
+
+def _html_claims(claims: Sequence[JudgedClaim]) -> str:
+    rows = ""
+    for claim in claims:
+        text, *others = map(escape, claim_row(claim))
+        rows += (
+            f'<tr><th scope="row">{text}</th>' + "".join(f"<td>{other}</td>" for other in others) + "</tr>"
+        )
+    head = "".join(f'<th scope="col">{name}</th>' for name in CLAIM_HEADS)
+    return f'<div class="scroll"><table><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table></div>'
 
 
 def _html_table(table: StudyTable) -> str:

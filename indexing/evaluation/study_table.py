@@ -1,23 +1,19 @@
 """The numbers of a study: settings by columns (a task in a domain), means over seeds, comparisons.
 
-Owns aggregation over seeds and columns, and the verdict on a claim. Must not know files or how a table looks.
+Owns aggregation over seeds and columns. Must not know files or how a table looks.
 """
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal
 
 import numpy as np
-import scipy.stats
 
+from indexing.evaluation.seeds import matched_seeds
 from indexing.evaluation.significance import holm_correction
 
-Verdict = Literal["seen", "not seen", "cannot be told"]
 # By setting and column, the main measure by seed.
 Values = Mapping[tuple[str, str], Mapping[int, float]]
 MEAN = "mean"
-_CONFIDENCE = 0.95
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,17 +50,6 @@ class SeedCell:
 
 
 @dataclass(frozen=True, kw_only=True)
-class JudgedClaim:
-    """A claim with the difference it rests on, its interval, and what follows."""
-
-    text: str
-    verdict: Verdict
-    difference: float | None
-    low: float | None
-    high: float | None
-
-
-@dataclass(frozen=True, kw_only=True)
 class StudyTable:
     """All cells by (setting, column); the column `mean` is over those that count."""
 
@@ -91,10 +76,10 @@ def study_table(
 ) -> StudyTable:
     """The table of what has been measured; cells without a value are left out.
 
-    p_values: uncorrected, of (setting, column) against the baseline.
+    p_values: uncorrected, of (setting, column or `mean`) against the baseline.
     """
     whole = dict(values) | _means(settings, columns, values)
-    corrected = _corrected(columns, p_values or {})
+    corrected = _corrected([*(column.name for column in columns), MEAN], p_values or {})
     cells: dict[tuple[str, str], SeedCell] = {}
     for key, by_seed in whole.items():
         if not by_seed:
@@ -118,47 +103,8 @@ def study_table(
 
 
 def paired_differences(left: Mapping[int, float], right: Mapping[int, float]) -> list[float]:
-    """Left - right seed by seed; a side with a single seed stands against each seed of the other."""
-    if not left or not right:
-        return []
-    if len(right) == 1:
-        (other,) = right.values()
-        return [value - other for value in left.values()]
-    if len(left) == 1:
-        (mine,) = left.values()
-        return [mine - value for value in right.values()]
-    return [left[seed] - right[seed] for seed in left if seed in right]
-
-
-def judge(
-    table: StudyTable, *, text: str, better: str, than: str, within: float = 0.0, column: str = MEAN
-) -> JudgedClaim:
-    """Whether the figures bear a claim out.
-
-    The mean difference over the seeds has a 95 % interval by Student's t. Without `within`: seen if the
-    interval lies above 0, not seen if below. With it: seen if the interval lies within that distance of 0,
-    not seen if outside. Anything else, and a single seed, cannot be told.
-    """
-    differences = paired_differences(
-        table.values.get((better, column), {}), table.values.get((than, column), {})
-    )
-    if not differences:
-        return JudgedClaim(text=text, verdict="cannot be told", difference=None, low=None, high=None)
-    mean = float(np.mean(differences))
-    if len(differences) < 2:
-        return JudgedClaim(text=text, verdict="cannot be told", difference=mean, low=None, high=None)
-    error = float(np.std(differences, ddof=1)) / math.sqrt(len(differences))
-    reach = error * float(scipy.stats.t.ppf((1 + _CONFIDENCE) / 2, len(differences) - 1))
-    low, high = mean - reach, mean + reach
-    return JudgedClaim(text=text, verdict=_verdict(low, high, within), difference=mean, low=low, high=high)
-
-
-def _verdict(low: float, high: float, within: float) -> Verdict:
-    if not within:
-        return "seen" if low > 0 else "not seen" if high < 0 else "cannot be told"
-    if -within <= low and high <= within:
-        return "seen"
-    return "not seen" if low > within or high < -within else "cannot be told"
+    """Left - right for each pair of `matched_seeds`."""
+    return [left[mine] - right[other] for mine, other in matched_seeds(left, right)]
 
 
 def _means(
@@ -179,10 +125,10 @@ def _means(
 
 
 def _corrected(
-    columns: Sequence[StudyColumn], p_values: Mapping[tuple[str, str], float]
+    columns: Sequence[str], p_values: Mapping[tuple[str, str], float]
 ) -> dict[tuple[str, str], float]:
     corrected: dict[tuple[str, str], float] = {}
     for column in columns:
-        keys = [key for key in p_values if key[1] == column.name]
+        keys = [key for key in p_values if key[1] == column]
         corrected |= zip(keys, holm_correction([p_values[key] for key in keys]), strict=True)
     return corrected

@@ -20,11 +20,12 @@ RunCells = Callable[[Sequence[Cell]], Mapping[int, float]]
 
 @dataclass(frozen=True, kw_only=True)
 class Search:
-    """One supervised setting on one domain."""
+    """One supervised setting on one domain. num_seeds: of the score that is to be met."""
 
     setting: str
     domain: str
     bisection: Bisection
+    num_seeds: int
 
 
 def search_labels(study: StudyConfig, targets: Mapping[str, Sequence[float]], run: RunCells) -> list[Search]:
@@ -39,6 +40,7 @@ def search_labels(study: StudyConfig, targets: Mapping[str, Sequence[float]], ru
         Search(
             setting=setting,
             domain=domain,
+            num_seeds=len(scores),
             bisection=Bisection(
                 wanted,
                 target=float(np.mean(scores)),
@@ -56,14 +58,16 @@ def search_labels(study: StudyConfig, targets: Mapping[str, Sequence[float]], ru
         for place, (search, number) in enumerate(due):
             base = by_label[search.setting]
             setting = replace(base, label=f"{base.label}, {number:,} rows")
-            fresh = setting_cells(study, setting, search.domain, more=[(wanted.key, number)])
+            # Without any row it is the encoder before training.
+            more = [(wanted.key, number)] if number else [("system.kind", "start")]
+            fresh = setting_cells(study, setting, search.domain, more=more)
             cells += fresh
             owners += [place] * len(fresh)
         scores = run(cells)
         for place, (search, number) in enumerate(due):
             mine = [scores[i] for i, owner in enumerate(owners) if owner == place and i in scores]
             if mine:
-                search.bisection.tell(number, float(np.mean(mine)))
+                search.bisection.tell(number, mine)
             else:  # all its cells failed: nothing more can be learnt here
                 searches.remove(search)
     return searches

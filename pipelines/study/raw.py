@@ -1,24 +1,27 @@
 """The small files of a study from which its tables are made: what was asked, and what each cell gave.
 
 `study.json` has settings, columns, cells and claims; `raw/KEY.json` the values of a cell;
-`raw/KEY-TASK.parquet` its rows. They need neither the data nor the cells' folders. Must not know tables or
+`raw_rows` its rows. They need neither the data nor the cells' folders. Must not know tables or
 statistics.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from typing import Any
 
+from pipelines.code_version import code_version
 from pipelines.config_values import config_to_dict
 from pipelines.errors import InputError
 from pipelines.manifest import package_versions
 from pipelines.storage import Location
 from pipelines.study.grid import Cell, settings_of
 from pipelines.study.label_efficiency import Search
+from pipelines.study.raw_rows import write_raw_rows
 from pipelines.study.run_cell import MADE_NAME, CellJob
 from pipelines.study.study_config import StudyConfig
-from pipelines.study.task_scores import rows_place, scores_place
+from pipelines.study.task_scores import read_any_rows, rows_place, scores_place
 
 STUDY_FILE = "study.json"
 RAW_FOLDER = "raw"
@@ -56,6 +59,7 @@ def write_study_file(
                 for cell, key in cells
             ],
             "claims": plain["claims"],
+            "smallest_effect": study.smallest_effect,
             "score_steps": plain["score_steps"],
             "searches": [_search(study, search) for search in searches],
             "recipe": _shown({key: value for key, value in plain["base"].items() if key not in _PLACES}),
@@ -83,8 +87,10 @@ def write_raw(folder: Location, job: CellJob) -> dict[str, Any]:
     tasks: dict[str, Any] = {}
     steps: dict[str, dict[str, Any]] = {}
     for task in job.tasks:
-        tasks[task.name] = scores_place(job.place, task).read_json()
-        rows_copy(folder, job.key, task.name).write_bytes(rows_place(job.place, task).read_bytes())
+        scores = scores_place(job.place, task).read_json()
+        tasks[task.name] = scores | {"fingerprint": task.key}
+        rows = read_any_rows(rows_place(job.place, task), is_pairs=scores["is_pairs"])
+        write_raw_rows(folder / RAW_FOLDER, job.key, task.key, *rows)
         found = {step: scores_place(job.place, task, step) for step in job.cell.score_steps}
         steps[task.name] = {
             str(s): place.read_json()["values"] for s, place in found.items() if place.exists()
@@ -93,6 +99,7 @@ def write_raw(folder: Location, job: CellJob) -> dict[str, Any]:
     facts = made.read_json() if made.exists() else {}
     if not facts and raw_place.exists():  # the encoder is gone, what is known of it is here
         facts = raw_place.read_json()["made"]
+    facts.setdefault("version", code_version())
     raw = {"key": job.key, "tasks": tasks, "steps": steps, "made": facts}
     raw_place.write_json(raw)
     return raw
@@ -104,9 +111,11 @@ def read_raw(folder: Location, keys: Sequence[str]) -> dict[str, Mapping[str, An
     return {key: place.read_json() for key, place in places.items() if place.exists()}
 
 
-def rows_copy(folder: Location, key: str, task: str) -> Location:
-    """Where the rows of a cell on a task are in the study's folder."""
-    return folder / RAW_FOLDER / f"{key}-{task}.parquet"
+def is_taken(folder: Location, job: CellJob) -> bool:
+    """Whether `write_raw` has copied all tasks of a cell, as their contents are now."""
+    place = folder / RAW_FOLDER / f"{job.key}.json"
+    kept = place.read_json()["tasks"] if place.exists() else {}
+    return all(kept.get(task.name, {}).get("fingerprint") == task.key for task in job.tasks)
 
 
 def _shown(value: Any) -> Any:
@@ -129,9 +138,10 @@ def _search(study: StudyConfig, search: Search) -> dict[str, Any]:
         "match": study.search.match,
         "target": found.target,
         "precision": found.precision,
-        "points": found.points,
+        "num_seeds": search.num_seeds,
+        "trials": [asdict(trial) for trial in found.trials],
         "answer": found.answer,
-        "is_matched": found.found is not None,
+        "too_few": found.too_few,
         "high": study.search.high,
     }
 

@@ -16,6 +16,7 @@ from typing import Any
 import torch
 
 from indexing.evaluation.scorers import Scorer, VectorScorer
+from pipelines.code_version import code_version
 from pipelines.collection import sample_texts
 from pipelines.compared_system import ComparedSystem
 from pipelines.config import RunConfig
@@ -110,7 +111,8 @@ def _make(job: CellJob, show: Show) -> None:
             else:
                 show(system.transform)
                 _fit_transform(job, folder)
-    (job.place / MADE_NAME).write_json({**facts, "seconds": round(time.monotonic() - started_s, 1)})
+    seconds = round(time.monotonic() - started_s, 1)
+    (job.place / MADE_NAME).write_json({**facts, "seconds": seconds, "version": code_version()})
 
 
 def _transformer(job: CellJob, show: Show) -> tuple[Location, dict[str, Any]]:

@@ -23,7 +23,7 @@ from pipelines.study.material import (
     prepare_corpora,
     prepare_label_sets,
 )
-from pipelines.study.raw import RAW_FOLDER, write_raw, write_study_file
+from pipelines.study.raw import RAW_FOLDER, is_taken, write_raw, write_study_file
 from pipelines.study.run_cell import CellJob
 from pipelines.study.schedule import run_cells
 from pipelines.study.study_config import StudyConfig
@@ -172,10 +172,13 @@ class _Work:
         )
 
     def _take(self, job: CellJob) -> str:
-        """Copies what a finished cell gave and logs it, unless that has been done; returns it in words."""
-        place = self._folder / RAW_FOLDER / f"{job.key}.json"
-        raw: dict[str, Any] = place.read_json() if place.exists() else {"tasks": {}}
-        if not {task.name for task in job.tasks} <= raw["tasks"].keys():
+        """Copies what a finished cell gave and logs it, unless that has been done; returns it in words.
+
+        A task whose contents have changed since is another.
+        """
+        if is_taken(self._folder, job):
+            raw: dict[str, Any] = (self._folder / RAW_FOLDER / f"{job.key}.json").read_json()
+        else:
             raw = write_raw(self._folder, job)
             self._runs.log_cell(job, raw)
         return ", ".join(

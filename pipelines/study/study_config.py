@@ -88,17 +88,29 @@ class Domain:
 
 @dataclass(frozen=True, kw_only=True)
 class Claim:
-    """A sentence that the figures may bear out, judged by the difference `better` - `than` over the seeds.
+    """A sentence that the figures may bear out, judged by the difference `better` - `than`.
 
     within: points of the tables (times 100); 0 asks whether `better` is above, more whether the two are so
-    near. task: a column instead of the mean over the tasks.
+    near. ahead: with `within`, `better` must be above too. task: a column instead of the mean over the tasks.
+    labels_below: judges the study's search instead: whether fewer labelled rows than this let `better`, one
+    of its settings, match `than`.
     """
 
     text: str
     better: str
     than: str
     within: float = 0.0
+    ahead: bool = False
     task: str = ""
+    labels_below: int = 0
+
+    def __post_init__(self) -> None:
+        require(self.within >= 0, "claims: within must not be negative")
+        require(self.within > 0 or not self.ahead, f"claim '{self.text}': ahead goes with within")
+        require(
+            self.labels_below == 0 or not (self.within or self.task),
+            f"claim '{self.text}': labels_below goes without within and task",
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -107,7 +119,8 @@ class LabelSearch:
 
     match: setting whose mean over the seeds is to be met; the precision is one standard deviation of it.
     settings: the supervised ones, each searched by itself.
-    key: where the number goes; low, high: where it is looked for; steps: at most so many numbers are tried.
+    key: where the number goes; low, high: where it is looked for; steps: at most so many numbers are tried,
+    beside 0, the encoder before training.
     """
 
     match: str
@@ -119,7 +132,7 @@ class LabelSearch:
 
     def __post_init__(self) -> None:
         require(1 <= self.low < self.high, "search: low must be at least 1 and less than high")
-        require(self.steps >= 1, "search: steps must be at least 1")
+        require(self.steps >= 2, "search: steps must be at least 2, the largest number and the smallest")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -134,6 +147,7 @@ class StudyConfig:
     seeds: every setting with a random choice is run with each.
     score_steps: also score the encoder after so many steps of its training.
     baseline: the setting that others are compared with; "" takes the first.
+    smallest_effect: points of the tables; a claim that something is above needs a difference of as many.
     keep_encoders: off removes a cell's encoder once it is scored; another task then trains it anew.
     """
 
@@ -149,6 +163,7 @@ class StudyConfig:
     score_steps: tuple[int, ...] = ()
     baseline: str = ""
     claims: tuple[Claim, ...] = ()
+    smallest_effect: float = 0.5
     search: LabelSearch | None = None
     keep_encoders: bool = True
 
@@ -165,5 +180,15 @@ class StudyConfig:
                 require(
                     task in self.tasks, f"domain {name}: no task '{task}'; there is {', '.join(self.tasks)}"
                 )
+        require(self.smallest_effect >= 0, "smallest_effect must not be negative")
+        for claim in self.claims:
+            searched = self.search is not None and (
+                claim.better in self.search.settings and claim.than == self.search.match
+            )
+            require(
+                claim.labels_below == 0 or searched,
+                f"claim '{claim.text}': labels_below is about the study's search: better must be one of its "
+                "settings, than its match",
+            )
         for axis, values in self.axes.items():
             require(bool(values), f"axis '{axis}' has no value")

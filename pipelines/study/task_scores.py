@@ -11,7 +11,7 @@ from indexing.evaluation.pair_rows import PairRow, read_pair_rows, write_pair_ro
 from indexing.evaluation.rows import PerQueryRow, read_rows, write_rows
 from indexing.evaluation.scorers import Scorer
 from indexing.evaluation.scoring import score_task
-from indexing.evaluation.seeds import task_values
+from indexing.evaluation.task_values import task_values
 from pipelines.storage import Location
 from pipelines.task_source import TaskSource
 

@@ -91,19 +91,19 @@ def test_every_cell_is_a_run_below_the_one_of_the_study(finished, world):
 
 def test_the_tables_are_rebuilt_from_the_small_files_alone(finished, tmp_path, monkeypatch):
     report, folder, _ = finished
-    for name in ("study.json", "raw", "p_values.json"):
+    for name in ("study.json", "raw", "comparisons.json"):
         source = folder / name
         (shutil.copytree if source.is_dir() else shutil.copy)(source, tmp_path / name)
     again, names = write_study_report(study_folder_of(tmp_path))
     assert again == report
     for name in names:
         assert (tmp_path / name).read_bytes() == (folder / name).read_bytes()
-    (tmp_path / "p_values.json").unlink()
+    (tmp_path / "comparisons.json").unlink()
     for place in (tmp_path / "raw").glob("*.parquet"):
         place.unlink()
     poorer, _ = write_study_report(study_folder_of(tmp_path))
     assert poorer.table.cells["bm25", "pairs"].p_value is None
-    assert any("2 comparisons have no p-value" in note for note in poorer.notes)
+    assert any("4 comparisons have no p-value" in note for note in poorer.notes)
 
 
 def study_folder_of(path):
@@ -232,4 +232,4 @@ def test_every_kind_of_cell_of_the_shipped_studies_runs_at_toy_size(shipped, ran
     assert {setting for setting, _ in report.table.cells} == set(report.table.settings)
     if study.search is not None:
         assert any("labelled rows" in note for note in report.notes)
-        assert {curve.section for curve in report.curves} == {"Labelled rows"}
+        assert {curve.section for curve in report.curves} <= {"Labelled rows"}

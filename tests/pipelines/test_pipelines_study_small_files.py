@@ -1,0 +1,192 @@
+"""The small files of a study without running one: what is copied from a cell, kept, compared and shown."""
+
+import importlib.util
+import json
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from indexing.evaluation.pair_rows import PairRow, write_pair_rows
+from indexing.evaluation.rows import PerQueryRow, write_rows
+from pipelines.storage import Location
+from pipelines.study.raw import is_taken, write_raw
+from pipelines.study.raw_rows import read_raw_rows, write_raw_rows
+from pipelines.study.results import build_report
+from pipelines.study.task_scores import CellTask, rows_place, scores_place
+
+SEEDS = (0, 1, 2)
+NUM = 150
+
+
+def rows_of(kind, seed, gain):
+    """Rows of a task; a gain makes scores better."""
+    rng = np.random.default_rng([seed, len(kind)])
+    if kind == "queries":
+        return [
+            PerQueryRow("s", "t", f"q{i}", "map", float(v), "")
+            for i, v in enumerate(rng.random(NUM) * 0.5 + gain)
+        ], []
+    return [], [
+        PairRow(
+            "s",
+            "t",
+            "",
+            f"p{i}",
+            float(i % 2),
+            i % 2,
+            float(rng.standard_normal() + (i % 2) * (1 + 4 * gain)),
+        )
+        for i in range(NUM)
+    ]
+
+
+def write_cell(place, task, kind, seed, gain):
+    rows, pairs = rows_of(kind, seed, gain)
+    target = rows_place(place, task)
+    Path(target.path).parent.mkdir(parents=True, exist_ok=True)
+    if rows:
+        write_rows(target.filesystem, target.path, rows)
+        values = {"map": float(np.mean([row.value for row in rows]))}
+    else:
+        write_pair_rows(target.filesystem, target.path, pairs)
+        values = {"ap": 0.5 + gain + 0.001 * seed}
+    scores_place(place, task).write_json(
+        {"main_measure": next(iter(values)), "values": values, "is_pairs": not rows}
+    )
+
+
+def job_of(folder, key, tasks):
+    return SimpleNamespace(
+        key=key,
+        tasks=tasks,
+        place=Location.parse(folder / "cells" / key),
+        cell=SimpleNamespace(score_steps=()),
+    )
+
+
+def task_of(name, key):
+    return CellTask(name, None, key)
+
+
+def write_study_folder(folder, gain=0.05):
+    """`better` and `base` on two tasks, three seeds each."""
+    cells = []
+    tasks = [task_of("queries", "f" * 20), task_of("pairs", "e" * 20)]
+    for setting, plus in (("better", gain), ("base", 0.0)):
+        for seed in SEEDS:
+            job = job_of(folder, f"{setting}-{seed}", tasks)
+            for task in tasks:
+                write_cell(job.place, task, task.name, seed, plus)
+            write_raw(Location.parse(folder), job)
+            cells.append({"setting": setting, "domain": "d", "seed": seed, "key": job.key})
+    claim = {"better": "better", "than": "base", "within": 0.0, "ahead": False, "task": "", "labels_below": 0}
+    study = {
+        "name": "made-up", "title": "Made up", "about": "", "size": "",
+        "seeds": list(SEEDS), "baseline": "base",
+        "settings": [{"label": label, "values": {}} for label in ("better", "base")],
+        "axes": {"a": [], "b": []}, "cells": cells, "score_steps": [], "smallest_effect": 0.5,
+        "columns": [
+            {"name": n, "domain": "d", "task": n, "in_mean": True, "published": {"better": 70.0}}
+            for n in ("queries", "pairs")
+        ],
+        "claims": [claim | {"text": "above"}, claim | {"text": "few", "labels_below": 100}],
+        "searches": [
+            {"domain": "d", "setting": "better", "match": "base", "target": 0.5, "precision": 0.01,
+             "num_seeds": 3,
+             "trials": [{"number": 0, "score": 0.1, "std": 0.0}, {"number": 64, "score": 0.5, "std": 0.02}],
+             "answer": 64, "too_few": 0, "high": 128}
+        ],
+        "recipe": {}, "overrides": {}, "versions": {},
+    }  # fmt: skip
+    (folder / "study.json").write_text(json.dumps(study))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def studied(tmp_path_factory):
+    folder = write_study_folder(tmp_path_factory.mktemp("small"))
+    return folder, build_report(Location.parse(folder))
+
+
+def test_the_mean_and_the_claims_have_tests_over_queries_of_both_kinds_of_tasks(studied):
+    _, report = studied
+    assert {column for (_, column), cell in report.table.cells.items() if cell.p_value is not None} == {
+        "queries", "pairs", "mean",
+    }  # fmt: skip
+    above, few = report.claims
+    assert (above.verdict, above.num_seeds) == ("seen", 3)
+    assert above.p_value < 0.05
+    assert (few.verdict, few.basis) == ("seen", "d: 64 rows")
+    curve = report.curves[0]
+    assert (curve.points, curve.spreads) == (((6.0, 50.0),), (2.0,))
+
+
+def test_kept_comparisons_are_used_again_and_belong_to_the_contents_of_the_tasks(studied, tmp_path):
+    folder, report = studied
+    written = (folder / "comparisons.json").read_text()
+    kept = json.loads(written)
+    assert len(kept) == 3  # two columns and the mean; the claim is the mean's
+    for value in kept.values():
+        value["p_value"] = 0.5
+    (folder / "comparisons.json").write_text(json.dumps(kept))
+    again = build_report(Location.parse(folder))
+    assert again.claims[0].p_value == 0.5
+    raw = folder / "raw" / "better-0.json"
+    content = json.loads(raw.read_text())
+    content["tasks"]["queries"]["fingerprint"] = "d" * 20
+    raw.write_text(json.dumps(content))
+    changed = build_report(Location.parse(folder))
+    assert changed.claims[0].verdict == "cannot be told"
+    assert any("other contents of the task" in note for note in changed.notes)
+    content["tasks"]["queries"]["fingerprint"] = "f" * 20
+    raw.write_text(json.dumps(content))
+    (folder / "comparisons.json").write_text(written)
+    assert build_report(Location.parse(folder)) == report
+
+
+def test_a_task_of_other_contents_is_copied_anew(tmp_path):
+    folder = Location.parse(tmp_path)
+    before, after = task_of("queries", "a" * 20), task_of("queries", "b" * 20)
+    for task, gain in ((before, 0.0), (after, 0.2)):
+        job = job_of(tmp_path, "cell", [task])
+        write_cell(job.place, task, "queries", 0, gain)
+        assert not is_taken(folder, job)
+        raw = write_raw(folder, job)
+        assert is_taken(folder, job)
+        assert raw["tasks"]["queries"]["values"]["map"] == pytest.approx(0.25 + gain, abs=0.03)
+        (scores,) = read_raw_rows(folder / "raw", "cell", task.key).values()
+        assert scores.mean() == pytest.approx(0.25 + gain, abs=0.03)
+    assert not is_taken(folder, job_of(tmp_path, "cell", [before]))
+    assert raw["made"]["version"].startswith("0.")
+
+
+def test_rows_come_back_in_order_and_labels_are_kept_once(tmp_path):
+    folder = Location.parse(tmp_path)
+    _, pairs = rows_of("pairs", 0, 0.1)
+    for cell in ("one", "two"):
+        write_raw_rows(folder, cell, "t" * 20, [], list(reversed(pairs)))
+    found = read_raw_rows(folder, "two", "t" * 20)[""]
+    wanted = sorted(pairs, key=lambda row: row.pair_id)
+    assert np.array_equal(found.labels, [row.label for row in wanted])
+    assert np.array_equal(found.scores, np.float32([row.score for row in wanted]))
+    assert sorted(place.name[:4] for place in tmp_path.glob("*.parquet")) == ["one-", "task", "two-"]
+    assert (tmp_path / f"one-{'t' * 12}.parquet").stat().st_size < NUM * 4 + 600
+    assert read_raw_rows(folder, "absent", "t" * 20) is None
+
+
+def test_a_page_of_results_is_a_function_of_the_files(studied):
+    place = Path(__file__).parents[2] / "benchmarks" / "study_results.py"
+    spec = importlib.util.spec_from_file_location("study_results", place)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    folder, _ = studied
+    page = module.results_page([folder, folder])
+    (folder / "comparisons.json").unlink()
+    assert module.results_page([folder, folder]) == page
+    assert page.count("## Made up") == 2
+    assert "`tsdae study configs/studies/made-up.yaml`; seeds 0, 1, 2; 6 cells, 0.0 minutes" in page
+    assert " (70.0)" in page
+    assert "| above | seen | +" in page
+    assert str(folder) not in page

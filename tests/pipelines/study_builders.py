@@ -69,6 +69,8 @@ def write_study(folder, path="study.yaml", **changes):
         "score_steps": [0, 3],
         "claims": [{"text": "TSDAE is better than BM25", "better": "tsdae", "than": "bm25"}],
     }
+    if "axes" in changes:  # of settings that are not there any more
+        del study["tasks"]["pairs"]["published"]
     (folder / path).write_text(yaml.safe_dump(study | changes, sort_keys=False))
     return folder / path
 

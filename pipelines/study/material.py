@@ -53,13 +53,16 @@ def prepare_corpora(cells: Sequence[Cell], material: Location, *, reporter: Repo
 def prepare_label_sets(
     cells: Sequence[Cell], material: Location, *, reporter: Reporter
 ) -> dict[str, Location]:
-    """Prepares all labelled rows that some cell reads; returns the folders (with `labels/` in them) by name.
+    """Prepares all labelled rows that some cell reads, or that lie beside a start.
+
+    Returns the folders (with `labels/` in them) by name.
 
     Raises:
         InputError: as `prepare_labels`.
     """
     places: dict[str, Location] = {}
-    trains = [part.train for cell in cells if cell.system.trains for _, part in cell.trainings]
+    begun = [cell for cell in cells if cell.system.kind in ("trained", "start")]
+    trains = [part.train for cell in begun for _, part in cell.trainings]
     for train in trains:
         if train.labels is None or (name := labels_name(train)) in places:
             continue

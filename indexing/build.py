@@ -20,13 +20,12 @@ from indexing.faiss_library import (
     create_index,
     faiss_threads,
     lists_trained_by_graph,
-    merge_into,
-    merge_on_disk,
     row_id_blocks,
     row_ids_of,
     seed_training,
     trained_digest,
 )
+from indexing.faiss_merge import merge_into, merge_on_disk
 from indexing.hits import NO_HIT, Hits, recall_at
 from indexing.plan import (
     MIN_LISTS_TRAINED_BY_GRAPH,

@@ -1,13 +1,13 @@
-"""The one place that touches FAISS, which has no types: thin typed functions over its objects.
+"""The place that touches FAISS, which has no types: thin typed functions over its objects.
 
-Owns thread limits, creation, ids, low-level search, reading and writing of a FAISS index. Must not know
-plans, recall targets or metadata. An index here always ranks by inner product and always carries row ids,
-either in an outer id map or (plain IVF types) in its inverted lists.
+Owns thread limits, creation, ids, low-level search, reading and writing of a FAISS index; merging has a file
+of its own, faiss_merge. Must not know plans, recall targets or metadata. An index here always ranks by inner
+product and always carries row ids, either in an outer id map or (plain IVF types) in its inverted lists.
 """
 
 import hashlib
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -55,7 +55,7 @@ def create_index(dim: int, factory: str) -> FaissIndex:
         index = faiss.index_factory(dim, factory, faiss.METRIC_INNER_PRODUCT)
     except RuntimeError as error:
         raise ValueError(
-            f"FAISS cannot build index.factory {factory!r} for {dim} dimensions: {_reason(error)}"
+            f"FAISS cannot build index.factory {factory!r} for {dim} dimensions: {faiss_reason(error)}"
         ) from error
     for part in _parts(index):
         # By inner product, codes of the vectors themselves rank better than codes of what is left after the
@@ -233,68 +233,6 @@ def is_graph(inner: FaissIndex) -> bool:
     return _graph_in(inner) is not None
 
 
-def merge_into(target: FaissIndex, other: FaissIndex, *, renumber: bool = False) -> None:
-    """Append the rows of `other` to `target` and empty `other`.
-
-    Args:
-        target: receives the rows.
-        other: of the same type and training.
-        renumber: inverted lists hold positions (they sit inside an id map), so those of `other` are shifted.
-
-    Raises:
-        ValueError: the index type cannot be merged.
-    """
-    target, other = faiss.downcast_index(target), faiss.downcast_index(other)
-    if isinstance(target, faiss.IndexIDMap):
-        ids = [faiss.vector_to_array(part.id_map) for part in (target, other)]
-        merge_into(target.index, other.index, renumber=True)
-        faiss.copy_array_to_vector(np.concatenate(ids), target.id_map)
-        target.ntotal = target.index.ntotal
-        if isinstance(target, faiss.IndexIDMap2):
-            target.construct_rev_map()
-        other.reset()
-    elif isinstance(target, faiss.IndexRefine):
-        merge_into(target.base_index, other.base_index, renumber=True)
-        merge_into(target.refine_index, other.refine_index, renumber=True)
-        target.ntotal = target.base_index.ntotal
-        other.ntotal = 0
-    elif isinstance(target, faiss.IndexPreTransform):
-        merge_into(target.index, other.index, renumber=renumber)
-        target.ntotal = target.index.ntotal
-        other.ntotal = 0
-    else:
-        shift = target.ntotal if renumber and isinstance(target, faiss.IndexIVF) else 0
-        try:
-            target.merge_from(other, shift)
-        except RuntimeError as error:
-            raise ValueError(f"{type(target).__name__} cannot be merged: {_reason(error)}") from error
-
-
-def merge_on_disk(trained: FaissIndex, parts: Sequence[Path], output: Path) -> FaissIndex:
-    """The inverted lists of index files written to `output` one after the other, `trained` set to use them.
-
-    Raises:
-        ValueError: not plain inverted lists, or the counts do not add up.
-    """
-    target = faiss.downcast_index(trained)
-    if not isinstance(target, faiss.IndexIVF) or isinstance(target, faiss.IndexIVFFastScan):
-        raise ValueError(
-            f"{type(target).__name__} cannot be merged on disk: set index.layout=sharded, raise "
-            "index.build_memory, or use a factory of plain inverted lists such as IVF4096,SQ8"
-        )
-    # The indexes are held until the lists are copied: a downcast does not keep what it was made from alive.
-    indexes = [faiss.read_index(str(path), faiss.IO_FLAG_MMAP) for path in parts]
-    pointers = faiss.InvertedListsPtrVector()
-    for index in indexes:
-        pointers.push_back(faiss.extract_index_ivf(index).invlists)
-    merged = faiss.OnDiskInvertedLists(target.nlist, target.code_size, str(output))
-    num_rows = merged.merge_from_multiple(pointers.data(), pointers.size())
-    target.replace_invlists(merged, True)
-    merged.this.disown()
-    target.ntotal = num_rows
-    return trained  # which owns what `target` is a view of
-
-
 def trained_digest(index: FaissIndex) -> str:
     """SHA-256 over the types and everything training fixed (centroids, quantiser tables).
 
@@ -339,7 +277,7 @@ def write_faiss_file(index: FaissIndex, path: Path) -> None:
     try:
         faiss.write_index(index, str(path))
     except RuntimeError as error:
-        raise OSError(f"cannot write {path}: {_reason(error)}") from error
+        raise OSError(f"cannot write {path}: {faiss_reason(error)}") from error
 
 
 def read_faiss_file(path: Path, *, mmap: bool = False) -> FaissIndex:
@@ -357,7 +295,7 @@ def read_faiss_file(path: Path, *, mmap: bool = False) -> FaissIndex:
             return faiss.read_index(str(path), faiss.IO_FLAG_ONDISK_SAME_DIR)
         return faiss.read_index(str(path), faiss.IO_FLAG_MMAP_IFC if mmap else 0)
     except RuntimeError as error:
-        raise ValueError(f"{path} is not a readable FAISS index: {_reason(error)}") from error
+        raise ValueError(f"{path} is not a readable FAISS index: {faiss_reason(error)}") from error
 
 
 def _faiss_params(inner: FaissIndex, params: SearchParams, selector: FaissSelector | None) -> Any:
@@ -408,6 +346,6 @@ def _inverted_lists(inner: FaissIndex) -> FaissIndex:
         raise ValueError(f"{type(inner).__name__} keeps no row ids: wrap it in an IDMap") from error
 
 
-def _reason(error: Exception) -> str:
+def faiss_reason(error: Exception) -> str:
     """FAISS's message without its C++ signature and source line."""
     return re.sub(r"^Error in .*? at \S+:\d+: ", "", str(error).strip(), flags=re.DOTALL)

@@ -71,15 +71,9 @@ def train(
         rows, folder = prepare_labels(config.train, workspace, reporter=reporter), workspace / LABELS_FOLDER
     start = resolve_start(config, workspace, corpus, home / "corpus", reporter=reporter)
     tokens = tokenize(config, workspace, rows, start, folder, reporter=reporter)
-    inputs = {"start": start.digest, "tokens": tokens.digest}
-    if config.train.labels is not None:
-        inputs["labels"] = rows.digest
-    if validation is not None:
-        inputs["validation_task"] = validation.fingerprint()
-    settings = _settings(config.train)
-    stage = StageFolder(
-        workspace / ENCODER_FOLDER, stage="encoder", config=settings | {"seed": config.seed}, inputs=inputs
-    )
+    inputs = {"start": start.digest, "tokens": tokens.digest} | _more_inputs(config.train, rows, validation)
+    settings = _settings(config.train) | {"seed": config.seed}
+    stage = StageFolder(workspace / ENCODER_FOLDER, stage="encoder", config=settings, inputs=inputs)
     if (manifest := stage.finished()) is not None:
         reporter.note(f"train: up to date, {manifest.counts['steps']:,} steps")
         return manifest
@@ -109,6 +103,12 @@ def train(
     tracker.close_run(run_id, status="FINISHED")
     remove_other_runs(workspace, current=name, start=config.model.start, is_finished=True)
     return manifest
+
+
+def _more_inputs(config: TrainConfig, rows: Manifest, validation: TaskSource | None) -> dict[str, str]:
+    """Labelled rows and the validation task, where there are some."""
+    labels = {} if config.labels is None else {"labels": rows.digest}
+    return labels | ({} if validation is None else {"validation_task": validation.fingerprint()})
 
 
 def _validation(config: TrainConfig) -> TaskSource | None:

@@ -133,7 +133,7 @@ def test_config_check_tells_each_file_and_fails_when_one_is_bad(monkeypatch, cap
     good, bad = tmp_path / "deep" / "good.yaml", tmp_path / "bad.yaml"
     good.write_text("seed: 1\n")
     (tmp_path / "cluster").mkdir()
-    (tmp_path / "cluster" / "job.yaml").write_text("kind: RayJob\n")  # another tool's
+    (tmp_path / "cluster" / "job.yaml").write_text("apiVersion: ray.io/v1\nkind: RayJob\n")  # another tool's
     bad.write_text("sed: 1\n")
     assert call(monkeypatch, "config", "check", str(good)) == 0
     assert capfd.readouterr().out == f"ok    {good}\n"

@@ -290,11 +290,14 @@ def _wait_until(is_so: Callable[[], bool], *, timeout_s: float = 240) -> None:
 
 
 def _checkpoints(services: Services, workspace: str) -> list[int]:
-    """The steps of the whole checkpoints in the store."""
+    """The steps of checkpoints that Ray Train has noted; lying in the store is not enough."""
     folder = pafs.FileSelector(f"{BUCKET}/{workspace}/training", recursive=True, allow_not_found=True)
-    paths = [info.path for info in services.filesystem.get_file_info(folder)]
-    whole = [path for path in paths if path.endswith("training_state.safetensors")]
-    return sorted(int(re.findall(r"checkpoint_step_(\d+)", path)[0]) for path in whole)
+    steps: set[int] = set()
+    for info in services.filesystem.get_file_info(folder):
+        if info.base_name == "checkpoint_manager_snapshot.json":
+            with services.filesystem.open_input_stream(info.path) as stream:
+                steps |= {int(step) for step in re.findall(rb"checkpoint_step_(\d+)", stream.read())}
+    return sorted(steps)
 
 
 def _encoder_digest(services: Services, workspace: str) -> str:

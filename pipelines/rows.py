@@ -21,6 +21,7 @@ from pipelines.csv_records import BAD_QUOTES, Record, read_records
 from pipelines.errors import InputError
 from pipelines.inputs import InputFile, Piece, check_schema, format_of, require_columns
 from pipelines.lines import LongLine, count_lines, read_lines
+from pipelines.unicode_text import has_lone_surrogate
 
 INVALID_UTF8, NOT_JSON, WRONG_TYPE, TOO_LONG = "invalid_utf8", "not_json", "wrong_type", "too_long"
 EXCERPT_CHARS = 200
@@ -197,7 +198,7 @@ def _read_csv(file: InputFile, columns: Sequence[str]) -> Iterator[RowBatch]:
             values = [] if record.bad else [record.fields[place] for place in places]
             if record.bad:
                 batch.set_aside(row, record.bad, _readable(record.raw.rstrip("\r\n")))
-            elif all(value is None or value.isascii() or _is_unicode(value) for value in values):
+            elif all(value is None or value.isascii() or not has_lone_surrogate(value) for value in values):
                 batch.add(row, values)
             else:
                 batch.set_aside(row, INVALID_UTF8, _readable(values[0] or ""))
@@ -212,18 +213,10 @@ def _places(file: InputFile, header: Record, columns: Sequence[str]) -> list[int
         reason = "an unclosed quote" if header.bad == BAD_QUOTES else header.bad
         raise InputError(f"'{file.place}' line 1 is not a header of columns: {reason}")
     names = [name or "" for name in header.fields]
-    if not all(map(_is_unicode, names)):
+    if any(map(has_lone_surrogate, names)):
         raise InputError(f"'{file.place}' line 1 is not valid UTF-8; save the file as UTF-8")
     require_columns(file, columns, names)
     return [names.index(column) for column in columns]
-
-
-def _is_unicode(text: str) -> bool:
-    try:
-        text.encode("utf-8")
-    except UnicodeEncodeError:
-        return False
-    return True
 
 
 def _readable(text: str) -> str:

@@ -16,12 +16,13 @@ import faiss
 import numpy as np
 from numpy.typing import NDArray
 
-from indexing.build import add_vectors, train_index, tune_search
+from indexing.build import add_vectors, train_index
 from indexing.exact import exact_search
 from indexing.faiss_library import faiss_threads, read_faiss_file, write_faiss_file
 from indexing.index_config import IndexConfig
 from indexing.plan import SearchParams, plan_index
 from indexing.search import IndexSearcher
+from indexing.tune import tune_search
 
 Vectors = NDArray[np.float32]
 Search = Callable[[Vectors, str, int], NDArray[np.int64]]
@@ -153,7 +154,7 @@ def open_auto(prefer: str, path: Path, rows: Vectors) -> tuple[Search, list[str]
 
     They are tuned on rows of the index with their own place left out, as the stage does.
     """
-    own = np.sort(np.random.default_rng(1).permutation(len(rows))[:200])
+    own = np.sort(np.random.default_rng(1).permutation(len(rows))[: 2 * IndexConfig().num_query_sample])
     exact = exact_search(rows[own], blocks_of(rows), 13 * K)
     searchers, settings = {}, []
     for target in TARGETS:

@@ -163,7 +163,7 @@ def _index_stages(rates: Rates, num_rows: int, driver: float) -> list[_Stage]:
     add_s = num_rows * (1 / rates.codes_add_rows_per_s + _nearest_list_s(rates, plan))
     # The sample is read first, the groups afterwards, where the query sample is searched exactly, too.
     sampling_h = num_rows / rates.vectors_read_rows_per_s / 3600
-    filling_h = add_s / 3600 + _search_hours(rates, num_rows, IndexConfig().num_query_sample)
+    filling_h = add_s / 3600 + _search_hours(rates, num_rows, 2 * IndexConfig().num_query_sample)
     return [
         _Stage(
             name="index, training in one task",

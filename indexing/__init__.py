@@ -8,7 +8,8 @@ Works on arrays and plain files; knows nothing of torch, Ray, MLflow or training
     exact           exact search, the oracle; normalising
     index_config    what the user wants from the index
     plan            size of the corpus -> FAISS factory, training sample, search settings to try
-    build           train, add, merge, tune
+    build           train, add, merge
+    tune, recall    search settings for the target, recall of held-out queries with its interval
     stack           one or more FAISS indexes searched as one under the tie rule, deleted rows
     search          an opened index: exact re-scoring with full vectors, selections of rows
     vector_files    full vectors by row id from memory maps

@@ -1,14 +1,12 @@
-"""Build an index: train once, add by shard, merge, choose the search settings that meet the recall target.
+"""Build an index: train once, add by shard, merge.
 
 All vectors given here are ready for inner product: for cosine the caller applies `exact.normalize_rows` once,
 to sample, rows and queries alike. Must not know files, encoders or how the work is spread over tasks.
 """
 
-import dataclasses
 import logging
 from collections.abc import Iterable, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -26,15 +24,11 @@ from indexing.faiss_library import (
     trained_digest,
 )
 from indexing.faiss_merge import merge_into, merge_on_disk
-from indexing.hits import NO_HIT, Hits, recall_at
 from indexing.plan import (
     MIN_LISTS_TRAINED_BY_GRAPH,
     MIN_TRAIN_VECTORS_PER_CENTROID,
-    IndexConfig,
     IndexPlan,
-    SearchParams,
 )
-from indexing.search import IndexSearcher
 
 logger = logging.getLogger(__name__)
 
@@ -42,20 +36,6 @@ logger = logging.getLogger(__name__)
 NORM_TOLERANCE = 1e-2
 # Row ids that are compared at a time, 128 MiB of them and as much again several times over.
 IDS_AT_A_TIME = 2**24
-RECALL_DEPTH = 10
-DEEP_RECALL_DEPTH = 100
-
-
-@dataclass(frozen=True, kw_only=True)
-class TunedSearch:
-    """The chosen search settings and the recall in [0, 1] that was measured with them.
-
-    recall_at_100 is None where the exact hits are not that deep.
-    """
-
-    params: SearchParams
-    recall_at_10: float
-    recall_at_100: float | None
 
 
 def train_index(sample: npt.ArrayLike, plan: IndexPlan, *, num_threads: int = 1) -> FaissIndex:
@@ -172,81 +152,6 @@ def merge_files_on_disk(trained: FaissIndex, parts: Sequence[Path], output: Path
     merged = merge_on_disk(trained, parts, output)
     check_unique_ids(merged)
     return merged
-
-
-def tune_search(
-    index: FaissIndex | Sequence[FaissIndex],
-    queries: npt.ArrayLike,
-    exact: Hits,
-    plan: IndexPlan,
-    config: IndexConfig,
-    *,
-    own_ids: Int64Array | None = None,
-    num_threads: int = 1,
-) -> TunedSearch:
-    """The cheapest search settings of the plan's grid that reach the recall target.
-
-    Args:
-        index: complete; or its parts.
-        queries: float[nq, d], a sample of real queries or of the rows themselves.
-        exact: `exact_search` for the same queries over the same rows, some places deeper than 10: ties at
-            place 10 then count for the index (`hits.recall_at`). Over 100 places give recall@100, too.
-        plan: whose grid is tried in its order.
-        config: target, and whether missing it is allowed.
-        own_ids: int64[nq], the queries' own rows, which are too easy to find: left out on both sides.
-        num_threads: of FAISS.
-
-    Raises:
-        ValueError: the target is out of reach and not allowed to be missed: says what was measured and what
-            to change; or shapes do not fit.
-    """
-    array = as_vectors(queries, what="queries", dim=plan.dim)
-    if exact.num_queries != len(array) or exact.k < RECALL_DEPTH:
-        raise ValueError(
-            f"tune_search: expected exact hits for {len(array)} queries with k >= {RECALL_DEPTH}, "
-            f"got {exact.num_queries} with k = {exact.k}"
-        )
-    searcher = IndexSearcher(index, metric=plan.metric)
-    wanted = _without(exact, own_ids)
-
-    def recall(params: SearchParams, depth: int) -> float:
-        found = searcher.search(array, depth + (own_ids is not None), params=params)
-        return recall_at(_without(found, own_ids).first(depth), wanted, depth)
-
-    best: TunedSearch | None = None
-    with faiss_threads(num_threads):
-        for params in plan.search_params_grid:
-            tuned = TunedSearch(params=params, recall_at_10=recall(params, RECALL_DEPTH), recall_at_100=None)
-            if best is None or tuned.recall_at_10 > best.recall_at_10:
-                best = tuned
-            if tuned.recall_at_10 >= config.target_recall_at_10:
-                break
-        assert best is not None
-        if best.recall_at_10 < config.target_recall_at_10 and not config.allow_lower_recall:
-            raise ValueError(_missed_target(best, plan, config))
-        if wanted.k < DEEP_RECALL_DEPTH:
-            return best
-        return dataclasses.replace(best, recall_at_100=recall(best.params, DEEP_RECALL_DEPTH))
-
-
-def _missed_target(best: TunedSearch, plan: IndexPlan, config: IndexConfig) -> str:
-    return (
-        f"index {plan.factory}: recall@10 reaches {best.recall_at_10:.3f} at most, the target is "
-        f"{config.target_recall_at_10}; use a finer index.factory (for example one ending in RFlat or "
-        "Refine(SQfp16)), raise index.memory_budget, lower index.target_recall_at_10, or set "
-        "index.allow_lower_recall to keep this index"
-    )
-
-
-def _without(hits: Hits, own_ids: Int64Array | None) -> Hits:
-    """The hits without each query's own row, one place fewer."""
-    if own_ids is None:
-        return hits
-    is_other = hits.ids != own_ids[:, None]
-    order = np.argsort(~is_other, axis=1, kind="stable")
-    ids = np.take_along_axis(np.where(is_other, hits.ids, NO_HIT), order, axis=1)
-    scores = np.take_along_axis(np.where(is_other, hits.scores, -np.inf), order, axis=1)
-    return Hits(ids[:, :-1], scores[:, :-1].astype(np.float32)) if hits.k > 1 else Hits(ids, scores)
 
 
 def _train(index: FaissIndex, vectors: Float32Array, plan: IndexPlan) -> None:

@@ -137,13 +137,19 @@ def recall_at(found: Hits, exact: Hits, k: int) -> float:
     place k are seen, `exact` should hold more than k places; ids beyond its last place count as wrong.
     Queries for which the exact search has no hit are left out; 1.0 if that leaves none.
     """
+    num_right, num_wanted = count_right(found, exact, k)
+    return float(num_right.sum() / num_wanted.sum()) if num_wanted.sum() else 1.0
+
+
+def count_right(found: Hits, exact: Hits, k: int) -> tuple[Int64Array, Int64Array]:
+    """Hits found and hits wanted of each query, int64[nq] both, counted as `recall_at` does."""
     num_wanted = (exact.ids[:, :k] != NO_HIT).sum(axis=1)
     last = np.maximum(num_wanted - 1, 0)
     floors = exact.scores[np.arange(exact.num_queries), last]
     good = np.where(exact.scores >= floors[:, None], exact.ids, NO_HIT)
     matches = (found.ids[:, :k, None] == good[:, None, :]) & (found.ids[:, :k, None] != NO_HIT)
     num_right = np.minimum(matches.any(axis=2).sum(axis=1), num_wanted)
-    return float(num_right.sum() / num_wanted.sum()) if num_wanted.sum() else 1.0
+    return num_right.astype(np.int64), num_wanted.astype(np.int64)
 
 
 def _refuse_repeated_ids(query_rows: Int64Array, ids: Int64Array) -> None:

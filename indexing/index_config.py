@@ -27,7 +27,7 @@ class IndexConfig:
         memory_budget: what the opened index may hold, such as "4GiB"; None = no limit. Only for "auto".
         build_memory: what one build or merge task may hold.
         train_cpus: what the one task that trains the index reserves on a node, and FAISS's threads in it.
-        num_query_sample: queries on which recall is measured.
+        num_query_sample: rows on which recall is measured; as many others choose the search settings.
         allow_lower_recall: keep an index that misses the target instead of failing.
         seed: of k-means and of the samples.
 

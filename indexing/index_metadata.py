@@ -43,8 +43,13 @@ class IndexMetadata:
         dim: of every vector in the index.
         num_vectors: rows that can be found.
         search_params: settings chosen for the recall target.
-        recall_at_10: measured against exact search with these settings, in [0, 1]; None = not measured.
-        recall_at_100: likewise, for a hundred hits.
+        recall_at_10: measured against exact search with these settings, in [0, 1], on rows that did not
+            choose them; None = not measured.
+        recall_at_10_interval: of 95 % (see `indexing.recall`).
+        recall_at_100, recall_at_100_interval: likewise, for a hundred hits.
+        recall_num_queries: rows on which recall was measured.
+        recall_version: name of the version of the index on which recall was measured; None = this one.
+        recall_num_changed: rows added or deleted since recall was measured.
         target_recall_at_10: what was asked for.
         encoder_fingerprint: of the encoder that made the vectors; queries must come from the same one.
         documents_digest: of the documents that were indexed.
@@ -64,7 +69,12 @@ class IndexMetadata:
     target_recall_at_10: float
     encoder_fingerprint: str
     documents_digest: str
+    recall_at_10_interval: tuple[float, float] | None = None
     recall_at_100: float | None = None
+    recall_at_100_interval: tuple[float, float] | None = None
+    recall_num_queries: int | None = None
+    recall_version: str | None = None
+    recall_num_changed: int = 0
     encoder_dim: int | None = None
     normalized: bool = False
     inputs: tuple[IndexInput, ...] = ()
@@ -75,6 +85,11 @@ class IndexMetadata:
     def misses_target(self) -> bool:
         """Whether the measured recall is below what was asked for, which `allow_lower_recall` allows."""
         return self.recall_at_10 is not None and self.recall_at_10 < self.target_recall_at_10
+
+    @property
+    def recall_is_stale(self) -> bool:
+        """Whether rows were added or deleted since recall was measured."""
+        return self.recall_at_10 is not None and self.recall_num_changed > 0
 
     @property
     def size_bytes(self) -> int:
@@ -124,6 +139,10 @@ def read_metadata(folder: Path) -> IndexMetadata:
         fields["search_params"] = SearchParams(**fields["search_params"])
         fields["inputs"] = tuple(IndexInput(**one) for one in fields["inputs"])
         fields["segments"] = tuple(Segment(**one) for one in fields["segments"])
+        for name in ("recall_at_10_interval", "recall_at_100_interval"):
+            if fields.get(name) is not None:
+                low, high = fields[name]
+                fields[name] = (low, high)
         return IndexMetadata(**fields)
     except (json.JSONDecodeError, KeyError, TypeError, AttributeError) as error:
         raise ValueError(

@@ -1,7 +1,7 @@
 """From the size of a corpus to an index type: pure arithmetic, with its reasons.
 
 Owns the choice of a FAISS factory string, the size of the training sample, the memory it takes and the grid
-of search settings that `indexing.build.tune_search` tries. Must not know FAISS objects or data.
+of search settings that `indexing.tune.tune_search` tries. Must not know FAISS objects or data.
 The thresholds were measured (single thread, 384 dimensions, docs/benchmarks.md): exhaustive search takes a
 few milliseconds for 20,000 rows and misses nothing; 4-bit fast-scan codes of all rows, re-ranked with the
 stored vectors, are the fastest to recall 0.99 up to 200,000; inverted lists over them are faster where 0.97

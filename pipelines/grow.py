@@ -25,7 +25,7 @@ from pipelines.config import RunConfig
 from pipelines.embed import EmbedActor, documents_folder, vectors_stage
 from pipelines.errors import InputError
 from pipelines.index_segments import grown_version
-from pipelines.index_stage import facts_of, index_stage
+from pipelines.index_stage import facts_of, index_stage, stale_note
 from pipelines.manifest import MANIFEST_NAME, Manifest, ShardRecord
 from pipelines.names import INDEX_FOLDER, shard_name
 from pipelines.prepare import ROWS_PER_SHARD_BITS, prepare, write_parquet
@@ -89,6 +89,7 @@ def add_documents(config: RunConfig, workspace: Location, source: str, *, report
     reporter.note(
         f"index: {fresh.num_rows:,} documents added, {len(replaced):,} of them in place of older ones; "
         f"{manifest.counts['vectors']:,} in all, version {manifest.facts['version']}"
+        f"{stale_note(manifest.facts)}"
     )
     return manifest
 
@@ -121,6 +122,7 @@ def delete_documents(
     reporter.note(
         f"index: {len(gone):,} documents deleted ({len(wanted) - len(gone):,} of the ids are not there); "
         f"{manifest.counts['vectors']:,} in all, version {manifest.facts['version']}"
+        f"{stale_note(manifest.facts)}"
     )
     return manifest
 

@@ -25,15 +25,15 @@ from indexing.build import (
     merge_files_on_disk,
     merge_indexes,
     train_index,
-    tune_search,
 )
 from indexing.exact import exact_search, normalize_rows
 from indexing.faiss_library import LISTS_SUFFIX, FaissIndex, read_faiss_file, write_faiss_file
 from indexing.hits import Hits, merge_hits
 from indexing.index_config import IndexConfig
 from indexing.index_metadata import IndexInput, IndexMetadata
-from indexing.plan import IndexPlan, SearchParams
+from indexing.plan import IndexPlan
 from indexing.store import INDEX_FILE, save_index, segment_file
+from indexing.tune import TunedSearch, tune_search
 from indexing.vectors import read_vectors
 from pipelines.index_layout import Source, group_sources, way_of_merging
 from pipelines.manifest import ShardRecord
@@ -113,7 +113,7 @@ def build_version(
 
 def _sample(build: Build, sources: Sequence[Source]) -> tuple[_Ids, _Vectors, _Ids, _Vectors]:
     """Rows of a group that may be in the training sample and in the query sample: ids and vectors of each."""
-    wanted = (build.plan.num_train_vectors, build.config.num_query_sample)
+    wanted = (build.plan.num_train_vectors, _num_queries(build))
     keys = (_key("train", build), _key("queries", build))
     found: list[list[tuple[_Ids, _Vectors]]] = [[], []]
     for ids, rows in build.rows(sources):
@@ -125,11 +125,14 @@ def _sample(build: Build, sources: Sequence[Source]) -> tuple[_Ids, _Vectors, _I
 
 
 def _train(build: Build, *samples: tuple[_Ids, _Vectors, _Ids, _Vectors]) -> None:
-    """Trains on the rows with the smallest hashes of all, and writes the query sample."""
+    """Trains on the rows with the smallest hashes of all, and writes the query sample: two, disjoint."""
     train_ids, train_rows = _together([(s[0], s[1]) for s in samples], build.plan.dim)
     query_ids, queries = _together([(s[2], s[3]) for s in samples], build.plan.dim)
-    chosen = _smallest(query_ids, _key("queries", build), build.config.num_query_sample)
-    _write_arrays(build.work / _QUERIES_FILE, ids=query_ids[chosen], vectors=queries[chosen])
+    chosen = _smallest(query_ids, _key("queries", build), _num_queries(build))
+    ids, queries = query_ids[chosen], queries[chosen]
+    held_out = np.zeros(len(ids), dtype=np.bool_)
+    held_out[_smallest(ids, _key("held-out queries", build), len(ids) // 2)] = True
+    _write_arrays(build.work / _QUERIES_FILE, ids=ids, vectors=queries, held_out=held_out)
     chosen = _smallest(train_ids, _key("train", build), build.plan.num_train_vectors)
     index = train_index(train_rows[chosen], build.plan, num_threads=build.config.train_cpus)
     with (build.work / TRAINED_FILE).write_atomically() as target, _local_file(target, write=True) as path:
@@ -149,7 +152,7 @@ class _Filling:
         build = self.build
         with _local_file(build.work / TRAINED_FILE) as path:
             index = read_faiss_file(path)
-        queries, _ = _read_queries(build)
+        queries, _, _ = _read_queries(build)
 
         def rows() -> Iterator[tuple[_Ids, _Vectors]]:
             for ids, vectors in build.rows(spec["sources"]):
@@ -175,7 +178,7 @@ def _assemble(
 ) -> tuple[dict[str, str], IndexMetadata]:
     """Merges or keeps the groups, chooses the search settings, writes the version."""
     assert num_rows == build.plan.num_vectors, f"{num_rows} rows filled, {build.plan.num_vectors} planned"
-    queries, own_ids = _read_queries(build)
+    queries, own_ids, held_out = _read_queries(build)
     exact = merge_hits([_read_exact(build, name) for name in groups], _EXACT_DEPTH)
     with tempfile.TemporaryDirectory(prefix="tsdae-index-") as temporary:
         folder = Path(temporary)
@@ -186,10 +189,10 @@ def _assemble(
             exact,
             build.plan,
             build.config,
+            held_out=held_out,
             own_ids=own_ids,
         )
-        metadata = _described(build, inputs, tuned.params, tuned.recall_at_10, tuned.recall_at_100)
-        metadata = save_index(folder, parts, metadata)
+        metadata = save_index(folder, parts, _described(build, inputs, tuned))
         with _local_file(build.work / TRAINED_FILE) as path:
             (folder / TRAINED_FILE).write_bytes(path.read_bytes())
         return build.output.upload_folder(folder), metadata
@@ -229,18 +232,16 @@ def _load_group(build: Build, name: str) -> FaissIndex:
         return read_faiss_file(path)
 
 
-def _described(
-    build: Build,
-    inputs: tuple[IndexInput, ...],
-    params: SearchParams,
-    recall_at_10: float,
-    recall_at_100: float | None,
-) -> IndexMetadata:
+def _described(build: Build, inputs: tuple[IndexInput, ...], tuned: TunedSearch) -> IndexMetadata:
+    near, deep = tuned.recall_at_10, tuned.recall_at_100
     return replace(
         build.about,
-        search_params=params,
-        recall_at_10=recall_at_10,
-        recall_at_100=recall_at_100,
+        search_params=tuned.params,
+        recall_at_10=near.value,
+        recall_at_10_interval=(near.low, near.high),
+        recall_at_100=None if deep is None else deep.value,
+        recall_at_100_interval=None if deep is None else (deep.low, deep.high),
+        recall_num_queries=near.num_queries,
         inputs=inputs,
     )
 
@@ -251,9 +252,15 @@ def _write_arrays(place: Location, **arrays: NDArray[Any]) -> None:
     place.write_bytes(data.getvalue())
 
 
-def _read_queries(build: Build) -> tuple[_Vectors, _Ids]:
+def _num_queries(build: Build) -> int:
+    """Rows of the query sample: those that tune the search, and as many held out to report recall on."""
+    return 2 * build.config.num_query_sample
+
+
+def _read_queries(build: Build) -> tuple[_Vectors, _Ids, NDArray[np.bool_]]:
+    """Vectors and row ids of the query sample, and which of them are held out."""
     with _local_file(build.work / _QUERIES_FILE) as path, np.load(path) as arrays:
-        return arrays["vectors"], arrays["ids"]
+        return arrays["vectors"], arrays["ids"], arrays["held_out"]
 
 
 def _read_exact(build: Build, name: str) -> Hits:

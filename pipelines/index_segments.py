@@ -64,6 +64,11 @@ def grown_version(
             inputs=inputs,
             num_vectors=num_rows - len(present),
             documents_digest=documents.digest,
+            recall_version=before.recall_version or source.name,
+            recall_num_changed=before.recall_num_changed
+            + (0 if added is None else added.num_rows)
+            + len(present)
+            - before.num_deleted,
         )
         metadata = save_index(built, cast(Any, parts), metadata, deleted=present)
         kept = [name for name in (*names, *lists, TRAINED_FILE) if (built / name).is_symlink()]

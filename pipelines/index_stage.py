@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
 
@@ -43,7 +44,7 @@ def build_index(
         missed = ", MISSED its target" if manifest.facts.get("misses_target") else ""
         reporter.note(
             f"index: up to date, {manifest.facts['factory']} over {manifest.counts['vectors']:,} vectors"
-            f"{missed}"
+            f"{missed}{stale_note(manifest.facts)}"
         )
         return manifest
     deleted = read_deleted(place, documents)
@@ -94,7 +95,13 @@ def facts_of(metadata: IndexMetadata, documents: str) -> dict[str, Any]:
     return {
         "factory": metadata.factory,
         "recall_at_10": metadata.recall_at_10,
+        "recall_at_10_interval": metadata.recall_at_10_interval,
         "recall_at_100": metadata.recall_at_100,
+        "recall_at_100_interval": metadata.recall_at_100_interval,
+        "recall_num_queries": metadata.recall_num_queries,
+        "recall_version": metadata.recall_version,
+        "recall_num_changed": metadata.recall_num_changed,
+        "recall_is_stale": metadata.recall_is_stale,
         "target_recall_at_10": metadata.target_recall_at_10,
         "misses_target": metadata.misses_target,
         "search_params": asdict(metadata.search_params),
@@ -108,8 +115,31 @@ def facts_of(metadata: IndexMetadata, documents: str) -> dict[str, Any]:
 def measured(metadata: IndexMetadata) -> str:
     """One line on the quality of an index, for people."""
     settings = ", ".join(f"{key} {value}" for key, value in asdict(metadata.search_params).items() if value)
-    deep = "" if metadata.recall_at_100 is None else f", recall@100 {metadata.recall_at_100:.4f}"
-    found = f"recall@10 {metadata.recall_at_10:.4f}{deep} against exact search ({settings or 'exhaustive'})"
+    near = _with_interval("recall@10", metadata.recall_at_10, metadata.recall_at_10_interval)
+    deep = _with_interval("recall@100", metadata.recall_at_100, metadata.recall_at_100_interval)
+    rows = "" if metadata.recall_num_queries is None else f", {metadata.recall_num_queries:,} held-out rows"
+    found = ", ".join(part for part in (near, deep) if part)
+    found = f"{found} against exact search{rows} ({settings or 'exhaustive'})"
     if not metadata.misses_target:
         return found
     return f"MISSED target {metadata.target_recall_at_10:g}: {metadata.recall_at_10:.4g}; {found}"
+
+
+def stale_note(facts: Mapping[str, Any]) -> str:
+    """What to know of a recall that was measured before rows were added or deleted; "" where none were.
+
+    facts: of a manifest, from `facts_of`; those of older programs tell nothing.
+    """
+    if not facts.get("recall_is_stale"):
+        return ""
+    return (
+        f"; recall@10 {facts['recall_at_10']:.4f} is STALE, of version {facts['recall_version']}: "
+        f"{facts['recall_num_changed']:,} rows were added or deleted since (`tsdae index-compact` measures "
+        "again)"
+    )
+
+
+def _with_interval(name: str, value: float | None, interval: tuple[float, float] | None) -> str:
+    if value is None:
+        return ""
+    return f"{name} {value:.4f}" + ("" if interval is None else f" [{interval[0]:.4f}, {interval[1]:.4f}]")

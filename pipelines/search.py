@@ -131,7 +131,7 @@ class Searcher:
         loaded = SentenceEncoder.load(encoder[0])
         # What was recorded may not be what lies there: files can be replaced.
         index.check_encoder(loaded.fingerprint())
-        metadata = index.metadata
+        metadata, version = index.metadata, found.index_manifest.facts.get("version")
         info = {
             "workspace": str(place),
             "encoder": metadata.encoder_fingerprint,
@@ -140,7 +140,12 @@ class Searcher:
             "dim": metadata.dim,
             "metric": metadata.metric,
             "factory": metadata.factory,
+            "index_version": version,
             "recall_at_10": metadata.recall_at_10,
+            "recall_at_10_interval": metadata.recall_at_10_interval,
+            "recall_version": metadata.recall_version or version,
+            "recall_num_changed": metadata.recall_num_changed,
+            "recall_is_stale": metadata.recall_is_stale,
             "target_recall_at_10": metadata.target_recall_at_10,
             "misses_target": metadata.misses_target,
         }

@@ -173,7 +173,8 @@ def _print_plan(config: RunConfig, rows: str | None, dim: int | None, *, has_con
         "storage": f"{format_bytes(num_vectors * plan.bytes_per_vector)} ({plan.bytes_per_vector:,} a row)",
         "merging": _MERGING[way_of_merging(plan, config.index)],
         "search": f"the cheapest of {len(plan.search_params_grid)} settings that reaches recall@10 "
-        f"{config.index.target_recall_at_10} on {config.index.num_query_sample} queries",
+        f"{config.index.target_recall_at_10} on {config.index.num_query_sample} rows with confidence, then "
+        "judged on as many others",
     }
     for name, text in lines.items():
         console.print(f"{name:9}{text}", markup=False)

@@ -45,7 +45,8 @@ async function describe() {
     live.textContent =
       `${about.documents.toLocaleString()} documents · encoder ${encoder} · index ${about.factory}, ` +
       `${about.metric.replace("_", " ")} · version ${about.version}` +
-      (about.misses_target ? ` · recall ${about.recall_at_10.toFixed(2)}, missed its target` : "");
+      (about.misses_target ? ` · recall ${about.recall_at_10.toFixed(2)}, missed its target` : "") +
+      (about.recall_is_stale ? " · recall measured before the index was changed" : "");
     live.title = about.workspace;
     live.classList.remove("bad");
     document.getElementById("filter-help").textContent =

@@ -7,6 +7,7 @@ Works on arrays and plain files; knows nothing of torch, Ray, MLflow or training
     vectors         the vectors file of a corpus shard (Parquet)
     exact           exact search, the oracle; normalising
     index_config    what the user wants from the index
+    factory_string  what a FAISS factory string says: lists, graph, bytes of a row
     plan            size of the corpus -> FAISS factory, training sample, search settings to try
     build           train, add, merge
     tune, recall    search settings for the target, recall of held-out queries with its interval

@@ -21,6 +21,7 @@ from indexing.faiss_library import (
     row_id_blocks,
     row_ids_of,
     seed_training,
+    train_uncentred_pca,
     trained_digest,
 )
 from indexing.faiss_merge import merge_into, merge_on_disk
@@ -168,6 +169,7 @@ def _train(index: FaissIndex, vectors: Float32Array, plan: IndexPlan) -> None:
             MIN_TRAIN_VECTORS_PER_CENTROID,
         )
     try:
+        train_uncentred_pca(index, vectors)
         with lists_trained_by_graph(index) if plan.nlist >= MIN_LISTS_TRAINED_BY_GRAPH else nullcontext():
             index.train(vectors)
     except RuntimeError as error:

@@ -25,6 +25,8 @@ faiss: Any = faiss_module
 LISTS_SUFFIX = ".ivfdata"
 # Of the graph over centroids while lists are trained: what `auto` takes for the finished lists, too.
 _GRAPH_DEGREE = 32
+# FAISS trains a PCA on so many rows for each dimension at most.
+_PCA_ROWS_PER_DIM = 1_000
 # A faiss.Index of any kind.
 FaissIndex: TypeAlias = Any
 # A faiss.IDSelector of any kind.
@@ -92,6 +94,33 @@ def lists_trained_by_graph(index: FaissIndex) -> Iterator[None]:
     finally:
         for part in lists:
             part.clustering_index = None  # FAISS keeps a bare pointer
+
+
+def train_uncentred_pca(index: FaissIndex, vectors: Float32Array) -> None:
+    """Train the PCA in front of an index, if there is one, without the centring that FAISS does.
+
+    Subtracting a mean from rows and queries gives other inner products. Trained on rows and their negatives,
+    whose mean is zero, the axes are those that keep inner products best. Transforms before it are trained
+    on the way; the rest is left to `index.train`.
+
+    Args:
+        index: from `create_index`, untrained.
+        vectors: float32[n, d] of the training sample.
+    """
+    for part in _parts(index):
+        transforms = [] if not isinstance(part, faiss.IndexPreTransform) else _transforms(part)
+        last = max((i for i, one in enumerate(transforms) if isinstance(one, faiss.PCAMatrix)), default=-1)
+        seen = vectors
+        for transform in transforms[: last + 1]:
+            if isinstance(transform, faiss.PCAMatrix):
+                step = -(-len(seen) // (_PCA_ROWS_PER_DIM * transform.d_in)) or 1
+                both = np.concatenate([seen[::step], -seen[::step]])
+                transform.max_points_per_d = len(both)  # all of them: a sample of them would have a mean
+                transform.train(both)
+                faiss.copy_array_to_vector(np.zeros(transform.d_out, dtype=np.float32), transform.b)
+            elif not transform.is_trained:
+                transform.train(seen)
+            seen = transform.apply(seen)
 
 
 def split_id_map(index: FaissIndex) -> tuple[Int64Array | None, FaissIndex]:
@@ -247,8 +276,8 @@ def trained_digest(index: FaissIndex) -> str:
         if sq is not None:
             digest.update(faiss.vector_to_array(sq.trained).tobytes())
         if isinstance(part, faiss.IndexPreTransform):
-            for number in range(part.chain.size()):
-                matrix = getattr(faiss.downcast_VectorTransform(part.chain.at(number)), "A", None)
+            for transform in _transforms(part):
+                matrix = getattr(transform, "A", None)
                 digest.update(b"" if matrix is None else faiss.vector_to_array(matrix).tobytes())
         quantizer = getattr(part, "quantizer", None)
         if quantizer is not None and quantizer.ntotal:
@@ -325,9 +354,14 @@ def _graph_in(inner: FaissIndex) -> FaissIndex | None:
 def _transformed(inner: FaissIndex, vectors: Float32Array) -> Float32Array:
     """The vectors as the index below all transforms sees them."""
     if isinstance(inner, faiss.IndexPreTransform):
-        for number in range(inner.chain.size()):
-            vectors = faiss.downcast_VectorTransform(inner.chain.at(number)).apply(vectors)
+        for transform in _transforms(inner):
+            vectors = transform.apply(vectors)
     return vectors
+
+
+def _transforms(inner: FaissIndex) -> list[Any]:
+    """What an IndexPreTransform does to a vector, in order; owned by the index."""
+    return [faiss.downcast_VectorTransform(inner.chain.at(number)) for number in range(inner.chain.size())]
 
 
 def _parts(index: FaissIndex) -> Iterator[FaissIndex]:

@@ -12,6 +12,17 @@ import math
 import re
 from dataclasses import dataclass, field
 
+from indexing.factory_string import bytes_per_vector as bytes_per_vector
+from indexing.factory_string import (
+    graph_degree,
+    needs_id_map,
+    num_lists_in,
+    product_codes,
+    refuse_bending,
+    scan_and_refine_bytes,
+    smallest_codes,
+)
+from indexing.factory_string import resident_bytes_per_vector as resident_bytes_per_vector
 from indexing.index_config import IndexConfig as IndexConfig
 from indexing.index_config import Metric as Metric
 from indexing.index_config import format_bytes
@@ -24,7 +35,6 @@ MAX_TARGET_FOR_FEW_LISTS = 0.97
 MAX_ROWS_FLAT_COARSE = 10_000_000
 # A graph is grown row by row in one task: about ten minutes on one core for so many.
 MAX_ROWS_GRAPH = 2_000_000
-ID_BYTES = 8
 TRAIN_VECTORS_PER_LIST = 50
 # Comparing a row of the sample with so many centroids takes an hour of one core in all, and four times that
 # for twice as many; through a graph over them the time hardly grows (docs/log.md, docs/scale.md).
@@ -32,19 +42,22 @@ MIN_LISTS_TRAINED_BY_GRAPH = 16_384
 # Below this FAISS's k-means gives uneven lists (its own warning threshold).
 MIN_TRAIN_VECTORS_PER_CENTROID = 39
 MIN_TRAIN_VECTORS = 20_000
-HNSW_LINK_BYTES = 4
-# Of a graph's row beside its links: level, offset, and its share of the upper layers.
-HNSW_ROW_BYTES = 16
-# 8-bit scalar codes rank the best ten well enough up to here; half floats beyond.
-MAX_TARGET_FOR_8_BIT = 0.9
+# What 8-bit scalar codes found of the exact ten, all of them looked at (100,000 rows, docs/log.md). A target
+# above the next number is not for them; up to the last they cost no more lists than half floats do.
+RECALL_OF_8_BIT = 0.992
+MAX_TARGET_FOR_8_BIT = 0.99
+MAX_TARGET_FOR_8_BIT_FIRST = 0.9
 
-# Parts of a vector for 8-bit product codes, in numbers: below 3 training takes minutes for nothing, beyond 32
-# no re-ranking mends what is lost.
-MIN_PART, MAX_PART = 3, 32
 _EIGHT_BIT = re.compile(r"PQ\d+np")
 _WHY_EIGHT_BIT = (
     "8-bit product codes, of the sizes that 4-bit ones do not have here: the most recall for their bytes, at "
     "several times the CPU time for a row scanned"
+)
+_FOUND_BY_8_BIT = f"8-bit codes found {RECALL_OF_8_BIT} of the exact ten, all of 100,000 rows looked at"
+_WHY_ONE_BIT = "1-bit codes (RaBitQ), re-ranked: no 4-bit product code of {dim} dimensions is as small"
+_WHY_NO_ONE_BIT = (
+    "no 1-bit codes (RaBitQ): with 8 bytes of factors a row they are larger than 4-bit codes of a quarter of "
+    "the dimensions, find no more, and take several times the CPU time"
 )
 
 _REFINE_FACTORS = (1, 2, 4, 8, 16, 32, 64)
@@ -109,7 +122,8 @@ def plan_index(num_vectors: int, dim: int, config: IndexConfig) -> IndexPlan:
         config: wishes; an explicit `factory` is kept and only completed with an id map.
 
     Raises:
-        ValueError: no rows, or no index type fits `memory_budget` (the message says what would).
+        ValueError: no rows, no index type fits `memory_budget` (the message says what would), or a given
+            factory changes inner products.
     """
     if num_vectors < 1 or dim < 1:
         raise ValueError(f"cannot plan an index for {num_vectors} vectors of {dim} dimensions")
@@ -117,11 +131,12 @@ def plan_index(num_vectors: int, dim: int, config: IndexConfig) -> IndexPlan:
         bare, reasons = _choose(num_vectors, dim, config)
     else:
         bare, reasons = config.factory.strip(), ["factory given in the configuration"]
-    nlist = _num_lists_in(bare)
-    needs_id_map = _needs_id_map(bare)
-    if needs_id_map:
+        refuse_bending(bare)
+    nlist = num_lists_in(bare)
+    has_id_map = needs_id_map(bare)
+    if has_id_map:
         reasons.append("IDMap keeps our row ids, which this type cannot store itself")
-    mergeable = not _graph_degree(bare)
+    mergeable = not graph_degree(bare)
     if not mergeable:
         reasons.append("a graph cannot be merged: built in one task, or one graph for each shard")
     num_train = _num_train_vectors(bare, num_vectors, nlist)
@@ -129,7 +144,7 @@ def plan_index(num_vectors: int, dim: int, config: IndexConfig) -> IndexPlan:
         through = ", through a graph" if nlist >= MIN_LISTS_TRAINED_BY_GRAPH else ""
         reasons.append(f"trained on {num_train:,} sampled vectors{through}")
     return IndexPlan(
-        factory=f"IDMap,{bare}" if needs_id_map else bare,
+        factory=f"IDMap,{bare}" if has_id_map else bare,
         metric=config.metric,
         dim=dim,
         num_vectors=num_vectors,
@@ -144,45 +159,25 @@ def plan_index(num_vectors: int, dim: int, config: IndexConfig) -> IndexPlan:
     )
 
 
-def bytes_per_vector(factory: str, dim: int) -> int:
-    """Storage of one row of the factory's type, 8 bytes of id included, without the shared tables."""
-    return resident_bytes_per_vector(factory, dim) + math.ceil(_scan_and_refine_bytes(factory, dim)[1])
-
-
-def resident_bytes_per_vector(factory: str, dim: int) -> int:
-    """The part of `bytes_per_vector` that every search reads: codes, links and ids."""
-    scan, refine = _scan_and_refine_bytes(factory, dim)
-    degree = _graph_degree(factory)
-    links = degree * 2 * HNSW_LINK_BYTES + HNSW_ROW_BYTES if degree else 0
-    # Lists below a re-ranking store hold places, and an id map turns these into row ids: both are 8 bytes.
-    num_ids = 2 if refine and _num_lists_in(factory) else 1
-    return math.ceil(scan) + links + num_ids * ID_BYTES
-
-
 def _choose(num_vectors: int, dim: int, config: IndexConfig) -> tuple[str, list[str]]:
-    candidates, reasons = _candidates(num_vectors, dim, config)
+    candidates = _candidates(num_vectors, dim, config)
     budget = config.memory_budget_bytes
     if budget is None:
         total = format_bytes(num_vectors * bytes_per_vector(candidates[0], dim))
-        return candidates[0], [
-            *reasons,
-            f"{bytes_per_vector(candidates[0], dim):,} bytes a row, {total} in all",
-        ]
+        size = f"{bytes_per_vector(candidates[0], dim):,} bytes a row, {total} in all"
+        return candidates[0], [*_reasons(candidates[0], num_vectors, dim, config), size]
     per_row = budget / num_vectors
     asked = f"{format_bytes(budget)} ({per_row:,.1f} a row)"
     for candidate in candidates:
-        if (size := bytes_per_vector(candidate, dim)) <= per_row:
-            return candidate, [*reasons, f"{size:,} bytes a row, within the budget of {asked}"]
+        if (size_bytes := bytes_per_vector(candidate, dim)) <= per_row:
+            size = f"{size_bytes:,} bytes a row, within the budget of {asked}"
+            return candidate, [*_reasons(candidate, num_vectors, dim, config), size]
     for candidate in candidates:
-        size = resident_bytes_per_vector(candidate, dim)
-        if size <= per_row:
-            on_disk = bytes_per_vector(candidate, dim) - size
-            whys = [
-                f"{size:,} bytes a row, within the budget of {asked}; {on_disk:,} more for re-ranking on disk"
-            ]
-            if _EIGHT_BIT.search(candidate):
-                whys.insert(0, _WHY_EIGHT_BIT)
-            return candidate, [*reasons, *whys]
+        size_bytes = resident_bytes_per_vector(candidate, dim)
+        if size_bytes <= per_row:
+            on_disk = f"{bytes_per_vector(candidate, dim) - size_bytes:,} more for re-ranking on disk"
+            size = f"{size_bytes:,} bytes a row, within the budget of {asked}; {on_disk}"
+            return candidate, [*_reasons(candidate, num_vectors, dim, config), size]
     sizes = ", ".join(
         f"{candidate} {resident_bytes_per_vector(candidate, dim):,}" for candidate in candidates
     )
@@ -193,80 +188,80 @@ def _choose(num_vectors: int, dim: int, config: IndexConfig) -> tuple[str, list[
     )
 
 
-def _candidates(num_vectors: int, dim: int, config: IndexConfig) -> tuple[list[str], list[str]]:
+def _candidates(num_vectors: int, dim: int, config: IndexConfig) -> list[str]:
     """Bare factory strings that can meet the target, the most wanted first."""
+    target = config.target_recall_at_10
     if num_vectors <= MAX_ROWS_FLAT:
-        reason = f"{num_vectors:,} vectors: exhaustive search is fast enough and exact"
-        return ["Flat", "SQfp16", "SQ8"], [reason]
-    half, quarter = _product_codes(dim)
-    needs_half_floats = config.target_recall_at_10 > MAX_TARGET_FOR_8_BIT
-    stored = ["SQfp16", "SQ8"] if needs_half_floats else ["SQ8"]
-    reasons = [] if half else [f"{dim} dimensions do not split into equal parts: no product quantiser"]
-    if needs_half_floats:
-        reasons.append(f"recall over {MAX_TARGET_FOR_8_BIT} needs vectors finer than 8 bits to rank with")
+        return ["Flat", "SQfp16", *(["SQ8"] if target <= MAX_TARGET_FOR_8_BIT else [])]
+    half, quarter = product_codes(dim)
+    stored = _stored_for(target)
+    smallest = smallest_codes(dim, below=quarter or half)
     graphs = []
     if config.prefer == "latency" and num_vectors <= MAX_ROWS_GRAPH:
         graphs = [f"HNSW32,{kind}" for kind in stored]
-        reasons.insert(0, "a graph answers single queries fastest, where its memory fits")
-    if num_vectors <= MAX_ROWS_WITHOUT_LISTS:
-        why = f"{num_vectors:,} vectors: scanning 4-bit codes of all rows, re-ranked, needs no inverted lists"
-        scanned = [f"{quarter or half},RFlat", *(f"{half},Refine({kind})" for kind in stored)] if half else []
-        small = [f"{code},Refine({stored[0]})" for code in _eight_bit_codes(dim, below=quarter or half)]
-        if num_vectors >= MIN_ROWS_WITH_LISTS and config.target_recall_at_10 <= MAX_TARGET_FOR_FEW_LISTS:
-            listed = [f"IVF{_num_lists_for(num_vectors)},{code}" for code in scanned[:1]]
-            why = f"{num_vectors:,} vectors, recall of up to {MAX_TARGET_FOR_FEW_LISTS}: 4-bit codes in lists"
-            return graphs + listed + scanned + stored + small, [why, *reasons]
-        return graphs + scanned + stored + small, [why, *reasons]
     nlist = _num_lists_for(num_vectors)
     coarse = f"IVF{nlist}" if num_vectors <= MAX_ROWS_FLAT_COARSE else f"IVF{nlist}_HNSW32"
-    why = f"{num_vectors:,} vectors: {nlist:,} inverted lists (about 4 sqrt(n), a power of two)"
+    if num_vectors <= MAX_ROWS_WITHOUT_LISTS:
+        scanned = [f"{quarter or half},RFlat", *(f"{half},Refine({kind})" for kind in stored)] if half else []
+        if num_vectors >= MIN_ROWS_WITH_LISTS and target <= MAX_TARGET_FOR_FEW_LISTS:
+            scanned = [*(f"{coarse},{code}" for code in scanned[:1]), *scanned]
+        # RaBitQ codes what is left after a centroid, so it takes lists at any size.
+        small = [f"{coarse},{code}" if code == "RaBitQ" else code for code in smallest]
+        return graphs + scanned + stored + [f"{code},Refine({stored[0]})" for code in small]
     codes = [code for code in (half, quarter) if code]
     refined = [f"{coarse},{code},Refine({kind})" for kind in stored for code in codes]
     plain = [f"{coarse},{kind}" for kind in stored]
-    # The finest first: with vectors on disk every candidate that is scored again costs a read.
-    smallest = ["RaBitQ", *_eight_bit_codes(dim, below=quarter or half)]
-    smallest.sort(key=lambda code: -_code_bytes(code, dim))
-    return graphs + refined + plain + [f"{coarse},{code},Refine({stored[0]})" for code in smallest], [
-        why,
-        *reasons,
-    ]
+    return graphs + refined + plain + [f"{coarse},{code},Refine({stored[0]})" for code in smallest]
 
 
-def _product_codes(dim: int) -> tuple[str, str]:
-    """4-bit product codes of d/2 and d/4 parts; "" where d does not split."""
-    half = f"PQ{dim // 2}x4fs" if dim % 2 == 0 else ""
-    return half, f"PQ{dim // 4}x4fs" if dim % 4 == 0 else ""
+def _stored_for(target: float) -> list[str]:
+    """Scalar codes that can rank the best ten well enough, the most wanted first."""
+    if target > MAX_TARGET_FOR_8_BIT:
+        return ["SQfp16"]
+    return ["SQfp16", "SQ8"] if target > MAX_TARGET_FOR_8_BIT_FIRST else ["SQ8"]
 
 
-def _eight_bit_codes(dim: int, *, below: str) -> list[str]:
-    """8-bit product codes, the finest first, smaller than the 4-bit ones there are."""
-    limit = _code_bytes(below, dim) if below else dim
-    parts = [part for part in range(MIN_PART, MAX_PART + 1) if dim % part == 0 and dim // part < limit]
-    return [f"PQ{dim // part}np" for part in parts]
+def _reasons(chosen: str, num_vectors: int, dim: int, config: IndexConfig) -> list[str]:
+    """Why this type: by the number of rows, then by its codes."""
+    half, quarter = product_codes(dim)
+    reasons = [f"{num_vectors:,} vectors: {_why_this_layout(chosen, num_vectors)}"]
+    if not half and num_vectors > MAX_ROWS_FLAT:
+        reasons.append(f"{dim} dimensions do not split into equal parts: no 4-bit product codes")
+    if "SQfp16" in chosen:
+        reasons.append(f"half floats to rank with: {_FOUND_BY_8_BIT}")
+    elif "SQ8" in chosen and config.target_recall_at_10 > MAX_TARGET_FOR_8_BIT_FIRST:
+        reasons.append(
+            f"8-bit codes to rank with, as the budget has no room for half floats: {_FOUND_BY_8_BIT}"
+        )
+    elif "SQ8" in chosen:
+        reasons.append(
+            f"8-bit codes to rank with: up to recall {MAX_TARGET_FOR_8_BIT_FIRST} half floats, twice as "
+            "large, find as much"
+        )
+    if "RaBitQ" in chosen:
+        reasons.append(_WHY_ONE_BIT.format(dim=dim))
+    has_8_bit_parts = bool(_EIGHT_BIT.search(chosen))
+    if has_8_bit_parts:
+        reasons.append(_WHY_EIGHT_BIT)
+    if quarter and config.memory_budget is not None and (quarter in chosen or has_8_bit_parts):
+        reasons.append(_WHY_NO_ONE_BIT)
+    return reasons
+
+
+def _why_this_layout(chosen: str, num_vectors: int) -> str:
+    if num_vectors <= MAX_ROWS_FLAT:
+        return f"exhaustive search is fast enough{' and exact' if chosen == 'Flat' else ''}"
+    if graph_degree(chosen):
+        return "a graph answers single queries fastest, where its memory fits"
+    if "RFlat" in chosen and num_lists_in(chosen):
+        return f"4-bit codes in lists, re-ranked, are the fastest for recall up to {MAX_TARGET_FOR_FEW_LISTS}"
+    if num_lists_in(chosen):
+        return f"{num_lists_in(chosen):,} inverted lists (about 4 sqrt(n), a power of two)"
+    return "scanning the codes of all rows needs no inverted lists"
 
 
 def _num_lists_for(num_vectors: int) -> int:
     return int(2 ** round(math.log2(4 * math.sqrt(num_vectors))))
-
-
-def _num_lists_in(factory: str) -> int:
-    found = re.search(r"(?:^|,)IVF(\d+)", factory)
-    return int(found.group(1)) if found else 0
-
-
-def _without_coarse(factory: str) -> str:
-    return re.sub(r"IVF\d+(_HNSW\d*|\(.*?\))?", "IVF", factory)
-
-
-def _needs_id_map(factory: str) -> bool:
-    if factory.startswith("IDMap"):
-        return False
-    return _num_lists_in(factory) == 0 or bool(re.search(r"R(Flat|efine)", factory))
-
-
-def _graph_degree(factory: str) -> int:
-    found = re.search(r"HNSW(\d*)", _without_coarse(factory))
-    return int(found.group(1) or 32) if found else 0
 
 
 def _num_train_vectors(factory: str, num_vectors: int, nlist: int) -> int:
@@ -276,28 +271,6 @@ def _num_train_vectors(factory: str, num_vectors: int, nlist: int) -> int:
     return min(num_vectors, max(MIN_TRAIN_VECTORS, TRAIN_VECTORS_PER_LIST * nlist))
 
 
-def _scan_and_refine_bytes(factory: str, dim: int) -> tuple[float, float]:
-    body = _without_coarse(factory)
-    refine_part = re.search(r",R(?:efine\((.*?)\)|Flat)$", body)
-    refine = 0.0
-    if refine_part:
-        refine = _code_bytes(refine_part.group(1) or "Flat", dim)
-        body = body[: refine_part.start()]
-    return _code_bytes(body.split(",")[-1], dim), refine
-
-
-def _code_bytes(code: str, dim: int) -> float:
-    product = re.fullmatch(r"PQ(\d+)(?:x(\d+))?(?:fs|np)*(?:_\d+)?", code)
-    if product:
-        return int(product.group(1)) * int(product.group(2) or 8) / 8
-    scalar = {"SQ8": 1.0, "SQ6": 0.75, "SQ4": 0.5, "SQfp16": 2.0, "SQbf16": 2.0}
-    if code in scalar:
-        return dim * scalar[code]
-    if code.startswith("RaBitQ"):
-        return dim / 8 + ID_BYTES
-    return dim * 4.0
-
-
 def _half_octaves(last: int) -> list[int | None]:
     """1, 2, 3, 4, 6, 8, 12 ... and `last`: a step costs at most half as much again as the one before."""
     steps = {2**i for i in range(last.bit_length())} | {3 * 2**i for i in range(last.bit_length())}
@@ -305,16 +278,16 @@ def _half_octaves(last: int) -> list[int | None]:
 
 
 def _search_grid(factory: str, num_vectors: int, dim: int, nlist: int) -> tuple[SearchParams, ...]:
-    scan, refine = _scan_and_refine_bytes(factory, dim)
+    scan, refine = scan_and_refine_bytes(factory, dim)
     probes = _half_octaves(nlist) if nlist else [None]
     factors = list(_REFINE_FACTORS) if refine else [None]
-    efforts = list(_EF_SEARCH) if _graph_degree(factory) else [None]
+    efforts = list(_EF_SEARCH) if graph_degree(factory) else [None]
 
     def bytes_read(params: SearchParams) -> float:
         share = params.num_probes / nlist if params.num_probes else 1.0
         visited = num_vectors * share + nlist * 4 * dim / max(scan, 1.0)
         if params.ef_search:
-            visited = params.ef_search * _graph_degree(factory)
+            visited = params.ef_search * graph_degree(factory)
         # Re-ranking jumps through memory: each vector costs about four times a sequential read.
         return visited * scan + 4 * 10 * (params.refine_factor or 0) * refine
 

@@ -203,7 +203,15 @@ def test_adding_bad_rows_is_refused(data):
 
 @pytest.mark.parametrize(
     "factory",
-    ["IVF16,SQ8", "IVF16,PQ16x4fs,Refine(SQ8)", "PQ8x4fs,RFlat", "HNSW8,SQ8", "IVF16,PQ8np,Refine(SQfp16)"],
+    [
+        "IVF16,SQ8",
+        "IVF16,PQ16x4fs,Refine(SQ8)",
+        "PQ8x4fs,RFlat",
+        "HNSW8,SQ8",
+        "IVF16,PQ8np,Refine(SQfp16)",
+        "IVF16,RaBitQ,Refine(SQfp16)",
+        "PCA16,IVF16,SQ8,RFlat",
+    ],
 )
 def test_tuning_takes_the_cheapest_setting_that_meets_the_target(data, queries, exact, factory):
     config = IndexConfig(factory=factory, target_recall_at_10=0.9)

@@ -201,6 +201,47 @@ def test_eight_bit_codes_fill_the_gaps_that_four_bit_ones_leave_and_never_where_
     assert chosen(1_000_000, 390, 90) == "IVF4096,PQ65np,Refine(SQfp16)"  # 390 has no quarter
 
 
+@pytest.mark.parametrize(
+    ("num_vectors", "dim", "row_bytes", "codes"),
+    [
+        (1_000_000, 390, 75, "IVF4096,RaBitQ,Refine(SQfp16)"),  # 73 bytes; 4-bit codes take 114, 8-bit 81
+        (1_000_000, 383, 75, "IVF4096,RaBitQ,Refine(SQfp16)"),  # a prime: no product codes at all
+        (100_000, 383, 75, "IVF1024,RaBitQ,Refine(SQfp16)"),
+    ],
+)
+def test_one_bit_codes_are_taken_where_they_fit_and_no_product_code_of_their_size_does(
+    num_vectors, dim, row_bytes, codes
+):
+    plan = plan_index(num_vectors, dim, IndexConfig(memory_budget=str(num_vectors * row_bytes)))
+    assert plan.factory == f"IDMap,{codes}"
+    assert f"no 4-bit product code of {dim} dimensions is as small" in " ".join(plan.reasons)
+    assert plan.resident_bytes_per_vector <= row_bytes
+
+
+def test_one_bit_codes_are_never_taken_beside_smaller_4_bit_ones_and_tight_plans_say_why():
+    for row_bytes in range(28, 1200, 4):
+        plan = plan_index(1_000_000, 384, IndexConfig(memory_budget=str(1_000_000 * row_bytes)))
+        assert "RaBitQ" not in plan.factory
+        is_tight = "PQ96x4fs" in plan.factory or "np" in plan.factory
+        assert ("no 1-bit codes (RaBitQ)" in " ".join(plan.reasons)) == is_tight
+
+
+def test_8_bit_codes_are_taken_for_the_targets_that_they_were_measured_to_reach():
+    def plan(target, row_bytes):
+        budget = None if row_bytes is None else str(1_000_000 * row_bytes)
+        return plan_index(1_000_000, 384, IndexConfig(memory_budget=budget, target_recall_at_10=target))
+
+    assert plan(0.99, 510).factory.endswith("PQ192x4fs,Refine(SQ8)")
+    assert "8-bit codes found 0.992 of the exact ten" in " ".join(plan(0.99, 510).reasons)
+    assert plan(0.995, 510).factory.endswith("PQ192x4fs,Refine(SQfp16)")  # on disk, as 8 bits do not do
+    assert plan(0.99, None).factory.endswith("Refine(SQfp16)")
+    assert plan(0.9, None).factory.endswith("Refine(SQ8)")
+    assert "find as much" in " ".join(plan(0.9, None).reasons)
+    for target in (0.8, 0.95, 0.99, 1.0):
+        reasons = plan_index(100_000, 384, IndexConfig(target_recall_at_10=target)).reasons
+        assert not any("8-bit" in reason for reason in reasons), "RFlat ranks with the vectors themselves"
+
+
 def test_latency_takes_a_graph_where_its_memory_fits_and_it_can_be_grown_in_one_task():
     def chosen(num_vectors, budget):
         return plan_index(num_vectors, 384, IndexConfig(prefer="latency", memory_budget=budget)).factory

@@ -94,13 +94,20 @@ def corpus_map(
     return CorpusMap(rows, points, groups, names, explained)
 
 
-def corpus_map_svg(found: CorpusMap, labels: Sequence[str], *, title: str = "Map of the corpus") -> str:
+def corpus_map_svg(
+    found: CorpusMap,
+    labels: Sequence[str],
+    *,
+    title: str = "Map of the corpus",
+    coloured_by: str | None = None,
+) -> str:
     """The map as a self-contained `<svg>` element, for a file of its own or inside an HTML page.
 
     Args:
         found: from `corpus_map`.
         labels: m texts, one for each sampled row (`found.rows`), shown on hover.
         title: for people who do not see the picture, and above it.
+        coloured_by: name of the column that the groups are values of; None: they are clusters.
 
     Raises:
         ValueError: another number of labels.
@@ -110,7 +117,8 @@ def corpus_map_svg(found: CorpusMap, labels: Sequence[str], *, title: str = "Map
     per_line = (WIDTH - 2 * MARGIN) // LEGEND_COLUMN
     legend_lines = -(-len(found.names) // per_line)
     top = 36
-    height = top + HEIGHT + LEGEND_LINE * (legend_lines + 2)
+    key = top + HEIGHT + LEGEND_LINE
+    height = key + LEGEND_LINE * (legend_lines + 2)
     x, y = _screen(found.points, top)
     about = (
         f"{len(found.rows):,} documents, two principal components with {100 * found.explained:.0f} % "
@@ -129,9 +137,11 @@ def corpus_map_svg(found: CorpusMap, labels: Sequence[str], *, title: str = "Map
             label = escape(_short(labels[i]))
             parts.append(f'<circle cx="{x[i]:.1f}" cy="{y[i]:.1f}" r="3"><title>{label}</title></circle>')
         parts.append("</g>")
+    meaning = f"colour: {'clusters of similar texts' if coloured_by is None else coloured_by}"
+    parts.append(f'<text x="{MARGIN}" y="{key}" font-weight="600" fill="#1b1f24">{escape(meaning)}</text>')
     for number, name in enumerate(found.names):
         line, place = divmod(number, per_line)
-        left, base = MARGIN + place * LEGEND_COLUMN, top + HEIGHT + LEGEND_LINE * (line + 1)
+        left, base = MARGIN + place * LEGEND_COLUMN, key + LEGEND_LINE * (line + 1)
         size = int((found.groups == number).sum())
         parts.append(f'<circle cx="{left + 5}" cy="{base - 4}" r="5" fill="{COLOURS[number]}"/>')
         parts.append(f'<text x="{left + 16}" y="{base}" fill="#1b1f24">{escape(name)} ({size:,})</text>')

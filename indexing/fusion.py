@@ -4,7 +4,7 @@ Knows hits only; must not know which searchers made them.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, TypeAlias, get_args
 
 import numpy as np
@@ -13,6 +13,10 @@ from indexing.arrays import Float64Array
 from indexing.hits import NO_HIT, Hits, top_k_of_pairs
 
 Fusion: TypeAlias = Literal["reciprocal_rank", "weighted"]
+
+# What people call the two.
+FusionName: TypeAlias = Literal["rrf", "weighted"]
+FUSION_NAMES: dict[FusionName, Fusion] = {"rrf": "reciprocal_rank", "weighted": "weighted"}
 
 # The constant of the paper; it damps the difference between the first places.
 RANK_OFFSET = 60
@@ -24,6 +28,7 @@ class FusionConfig:
 
     Attributes:
         kind: by reciprocal rank, or by the weighted sum of scores stretched to [0, 1].
+        rank_offset: the k of reciprocal rank fusion: a hit counts weight / (rank_offset + rank).
         dense_weight: share of the dense ranking, in (0, 1); the lexical one has the rest.
         depth: hits of each ranking that are fused, at least.
 
@@ -32,16 +37,43 @@ class FusionConfig:
     """
 
     kind: Fusion = "reciprocal_rank"
+    rank_offset: int = RANK_OFFSET
     dense_weight: float = 0.5
     depth: int = 100
 
     def __post_init__(self) -> None:
         if self.kind not in get_args(Fusion):
             raise ValueError(f"fusion.kind must be one of {', '.join(get_args(Fusion))}, got {self.kind!r}")
+        if self.rank_offset < 1:
+            raise ValueError(f"fusion.rank_offset must be at least 1, got {self.rank_offset}")
         if not 0 < self.dense_weight < 1:
             raise ValueError(f"fusion.dense_weight must be between 0 and 1, got {self.dense_weight}")
         if self.depth < 1:
             raise ValueError(f"fusion.depth must be at least 1, got {self.depth}")
+
+
+def fusion_with(
+    base: FusionConfig | None = None,
+    *,
+    kind: FusionName | None = None,
+    rrf_k: int | None = None,
+    dense_weight: float | None = None,
+) -> FusionConfig:
+    """Settings as a person asks for them in one search: those of `base` (the defaults) but for what is given.
+
+    Raises:
+        ValueError: a value outside its range, or `rrf_k` where scores are weighted.
+    """
+    before = base or FusionConfig()
+    chosen = before.kind if kind is None else FUSION_NAMES[kind]
+    if rrf_k is not None and chosen != "reciprocal_rank":
+        raise ValueError("the k of reciprocal rank fusion goes with the fusion rrf, not with weighted")
+    return replace(
+        before,
+        kind=chosen,
+        rank_offset=before.rank_offset if rrf_k is None else rrf_k,
+        dense_weight=before.dense_weight if dense_weight is None else dense_weight,
+    )
 
 
 def fuse(dense: Hits, lexical: Hits, k: int, config: FusionConfig) -> Hits:
@@ -53,7 +85,7 @@ def fuse(dense: Hits, lexical: Hits, k: int, config: FusionConfig) -> Hits:
     weights = (config.dense_weight, 1 - config.dense_weight)
     if config.kind == "weighted":
         return weighted_score_fusion([dense, lexical], k, weights=weights)
-    return reciprocal_rank_fusion([dense, lexical], k, weights=weights)
+    return reciprocal_rank_fusion([dense, lexical], k, weights=weights, rank_offset=config.rank_offset)
 
 
 def reciprocal_rank_fusion(

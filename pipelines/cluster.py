@@ -55,21 +55,24 @@ def _largest_demand(config: RunConfig) -> _Demand:
 
 
 @contextmanager
-def connected(config: RunConfig, *, replicas_cpus: float | None = None) -> Iterator[None]:
+def connected(
+    config: RunConfig, *, replicas_cpus: float | None = None, replicas_gpus: float = 0.0
+) -> Iterator[None]:
     """Runs the body on the configured cluster; a cluster started here is stopped afterwards.
 
-    replicas_cpus: CPUs of a service's replicas, where it is not the stages of the run that are to work.
+    replicas_cpus, replicas_gpus: of a service's replicas, where it is not the stages of the run that are to
+    work.
 
     Raises:
-        InputError: the address does not answer, or the cluster has too few CPUs.
+        InputError: the address does not answer, or the cluster has too few CPUs or GPUs.
     """
     if ray.is_initialized():
-        check_cpus(config, replicas_cpus=replicas_cpus)
+        check_cpus(config, replicas_cpus=replicas_cpus, replicas_gpus=replicas_gpus)
         yield
         return
     _start(config, num_cpus=cpus_needed(config) if replicas_cpus is None else math.ceil(replicas_cpus))
     try:
-        check_cpus(config, replicas_cpus=replicas_cpus)
+        check_cpus(config, replicas_cpus=replicas_cpus, replicas_gpus=replicas_gpus)
         yield
     finally:
         ray.shutdown()
@@ -119,8 +122,8 @@ def _silent_stderr() -> Iterator[None]:
         os.close(kept)
 
 
-def check_cpus(config: RunConfig, *, replicas_cpus: float | None = None) -> None:
-    """Refuses a cluster on which training or ingest could never be scheduled.
+def check_cpus(config: RunConfig, *, replicas_cpus: float | None = None, replicas_gpus: float = 0.0) -> None:
+    """Refuses a cluster on which training or ingest, or the replicas of a service, could never be scheduled.
 
     Raises:
         InputError: with the numbers, and the settings that change them.
@@ -131,6 +134,12 @@ def check_cpus(config: RunConfig, *, replicas_cpus: float | None = None) -> None
             raise InputError(
                 f"the Ray cluster has {available} CPUs and the service needs {replicas_cpus:g}: lower "
                 "serve.num_replicas or serve.cpus_per_replica, or raise cluster.num_cpus"
+            )
+        gpus = float(ray.cluster_resources().get("GPU", 0))
+        if gpus < replicas_gpus:
+            raise InputError(
+                f"the Ray cluster has {gpus:g} GPUs and the service needs {replicas_gpus:g}: lower "
+                "serve.num_replicas or serve.gpus_per_replica, or add nodes with GPUs"
             )
         return
     demand = _largest_demand(config)

@@ -38,6 +38,13 @@ def read_shard(folder: Location, name: str, columns: Sequence[str] | None = None
         return pq.ParquetFile(stream).read(columns=None if columns is None else list(columns))
 
 
+def column_names(folder: Location, name: str) -> list[str]:
+    """The columns of a shard."""
+    place = folder / f"{name}.parquet"
+    with place.filesystem.open_input_file(place.path) as stream:
+        return list(pq.ParquetFile(stream).schema_arrow.names)
+
+
 def sample_texts(folder: Location, manifest: Manifest, num_rows: int) -> list[str]:
     """At most `num_rows` texts: the first rows of every shard, a random sample, as rows are in hash order."""
     total = max(1, sum(shard.num_rows for shard in manifest.shards))

@@ -8,13 +8,14 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, field
 from importlib.metadata import version
 from pathlib import Path
 
 from indexing.bm25 import Tokenizer
-from indexing.evaluation.scorers import BM25Scorer, Scorer, VectorScorer
+from indexing.evaluation.scorers import BM25Scorer, HybridScorer, Scorer, VectorScorer
 from indexing.evaluation.text_tasks import CorpusTask, PairTask, TextTask
+from indexing.fusion import FusionConfig
 from indexing.word_vectors import STOPWORDS, read_word_vectors
 from pipelines.encoders import is_callable_name, load_encode
 from pipelines.errors import InputError
@@ -23,22 +24,28 @@ from pipelines.storage import Location
 from pipelines.system_config import ReadyKind
 from tsdae_core.choices import PoolingMode
 
+_ENCODERS = ("encoder", "hybrid")
+# Kinds of tasks whose queries look for documents of a collection.
+_OVER_COLLECTIONS = ("retrieval", "beir", "cqadupstack")
+
 
 @dataclass(frozen=True, kw_only=True)
 class ComparedSystem:
     """A row of the table.
 
     Attributes:
-        kind: encoder (a folder, hub name or module:function), bm25, words (averaged word vectors,
-            without stop words), words_idf, run (TREC's).
+        kind: encoder (a folder, hub name or module:function), bm25, hybrid (such an encoder and BM25, fused),
+            words (averaged word vectors, without stop words), words_idf, run (TREC's).
         source: the folder, file or hub name; "" for bm25.
         pooling: of an encoder that is a plain checkpoint; None takes what its folder says.
+        fusion: of hybrid.
     """
 
     name: str
     kind: ReadyKind
     source: str = ""
     pooling: PoolingMode | None = None
+    fusion: FusionConfig = field(default_factory=FusionConfig)
 
     def fingerprint(self) -> str:
         """Changes with the files of the system; a hub name and BM25 stand for themselves and their version.
@@ -47,12 +54,14 @@ class ComparedSystem:
             InputError: a file or folder that is not there.
         """
         found = self._files_fingerprint()
+        if self.kind == "hybrid":
+            found = stable_hash([found, version("bm25s"), asdict(self.fusion)])
         return found if self.pooling is None else stable_hash([found, self.pooling])
 
     def _files_fingerprint(self) -> str:
         if self.kind == "bm25":
             return stable_hash([self.kind, version("bm25s")])
-        if self.kind == "encoder" and is_callable_name(self.source):
+        if self.kind in _ENCODERS and is_callable_name(self.source):
             return stable_hash([self.kind, self.source])
         place = Location.parse(self.source)
         if place.is_dir():
@@ -65,12 +74,17 @@ class ComparedSystem:
             return stable_hash([self.kind, digests])
         if place.exists():
             return stable_hash([self.kind, place.sha256()])
-        if self.kind == "encoder" and not self.source.startswith((".", "/", "~")):
+        if self.kind in _ENCODERS and not self.source.startswith((".", "/", "~")):
             return stable_hash([self.kind, self.source])
         raise InputError(f"system '{self.name}': there is no file or folder '{self.source}'")
 
     def applies_to(self, kind: str) -> bool:
-        """Whether the system can be run on tasks of this kind; a run file ranks documents, not pairs."""
+        """Whether the system can be run on tasks of this kind.
+
+        A run file ranks documents, not pairs; fusion needs rankings of a collection.
+        """
+        if self.kind == "hybrid":
+            return kind in _OVER_COLLECTIONS
         return self.kind != "run" or kind not in ("pairs", "sts", "twitterpara")
 
     def scorer(self, task: TextTask, *, threads: int = 1, device: str = "cpu") -> Scorer:
@@ -87,9 +101,11 @@ class ComparedSystem:
 
         torch.set_num_threads(threads)
         if is_callable_name(self.source):
-            return VectorScorer(load_encode(self.source))
-        with _local(self.source) as source:
-            return VectorScorer(load_encode(source, device=device, pooling=self.pooling))
+            dense = VectorScorer(load_encode(self.source))
+        else:
+            with _local(self.source) as source:
+                dense = VectorScorer(load_encode(source, device=device, pooling=self.pooling))
+        return HybridScorer(dense, BM25Scorer(), self.fusion) if self.kind == "hybrid" else dense
 
     def _word_scorer(self, task: TextTask) -> Scorer:
         texts = task_texts(task)

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import numpy as np
-import pyarrow.parquet as pq
 
 from indexing.corpus_map import corpus_map, corpus_map_svg
 from indexing.vectors import iter_vectors
-from pipelines.collection import finished_manifest, read_shard
+from pipelines.collection import column_names, finished_manifest, read_shard
 from pipelines.errors import InputError
+from pipelines.report_map import as_group
 from pipelines.storage import Location
 
 _NUM_POINTS = 2_000
@@ -55,24 +55,18 @@ def workspace_map_svg(
     texts = [row["text"] or "" for row in rows]
     found = corpus_map(
         np.concatenate(vectors),
-        column=None if column is None else [row[column] for row in rows],
+        column=None if column is None else [as_group(row[column]) for row in rows],
         texts=texts,
         max_points=num_points,
     )
     labels = [rows[i]["title"] or texts[i] for i in found.rows.tolist()]
-    return corpus_map_svg(found, labels, title=title)
+    return corpus_map_svg(found, labels, title=title, coloured_by=column)
 
 
 def _columns(documents: Location, name: str, column: str | None) -> list[str]:
     wanted = ["text", "title"] if column is None else ["text", "title", column]
     if column is not None:
-        present = _present(documents, name)
+        present = column_names(documents, name)
         if column not in present:
             raise InputError(f"'{documents}' has no column '{column}'; there are {', '.join(present)}")
     return list(dict.fromkeys(wanted))
-
-
-def _present(documents: Location, name: str) -> list[str]:
-    place = documents / f"{name}.parquet"
-    with place.filesystem.open_input_file(place.path) as stream:
-        return list(pq.ParquetFile(stream).schema_arrow.names)

@@ -27,6 +27,8 @@ _HASHES, _ROWS = "id_hashes.npy", "id_rows.npy"
 # Rows of a record batch: the row's batch is found by a division.
 _BATCH_ROWS = 65_536
 _ROW = "__row__"
+# Fields of a hit by themselves.
+_OWN = ("doc_id", "title", "text")
 
 
 class Documents:
@@ -52,6 +54,11 @@ class Documents:
     def columns(self) -> list[str]:
         """Names of the columns that a filter may use."""
         return list(self._schema.names)
+
+    @property
+    def other_columns(self) -> pa.Schema:
+        """Names and types of the columns beside id, title and text: what `Hit.columns` holds."""
+        return pa.schema([column for column in self._schema if column.name not in _OWN])
 
     def __len__(self) -> int:
         return sum(batch.num_rows for batches in self._shards.values() for batch in batches)

@@ -1,4 +1,4 @@
-"""The evaluate stage: the encoder before and after training, its index, and BM25 beside them, on every task.
+"""The evaluate stage: the encoder before and after training, its index, BM25 and both fused, on every task.
 
 Each (task, system) is a Ray task of its own, resumed one by one; per-query rows are kept, the report is made
 from them and logged to the training's MLflow run. The index takes part in tasks over the run's documents;
@@ -9,12 +9,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from indexing.evaluation.pair_rows import PairRow
 from indexing.evaluation.rows import PerQueryRow
 from indexing.evaluation.summary import summarise
+from indexing.fusion import FusionConfig
 from indexing.plan import plan_index
 from pipelines.collection import finished_manifest
 from pipelines.compared_system import ComparedSystem
@@ -29,7 +30,7 @@ from pipelines.manifest import Manifest, ShardRecord, StageFolder, stable_hash
 from pipelines.progress import Reporter
 from pipelines.report_content import START, TRAINED, report_input, with_speed
 from pipelines.report_files import log_report, write_report
-from pipelines.report_map import documents_map
+from pipelines.report_map import check_map_column, documents_map
 from pipelines.report_movers import by_key
 from pipelines.shards import ShardFunction, run_shards
 from pipelines.shown import ShownQuery, read_shown
@@ -39,11 +40,13 @@ from pipelines.task_source import COLLECTION_KIND, TaskSource
 from pipelines.tracking import Tracker
 
 REPORT_FOLDER = "report"
+HYBRID = "after training + BM25, hybrid"
 SYSTEMS = (
     System(name=START, kind="exact", encoder="start", vectors="vectors_start"),
     System(name=TRAINED, kind="exact", encoder="encoder", vectors="vectors"),
     System(name="after training, index", kind="index", encoder="encoder", vectors="vectors"),
     System(name="BM25", kind="bm25"),
+    System(name=HYBRID, kind="hybrid", encoder="encoder", vectors="vectors"),
 )
 # Two runs never measure the same speed, so what shows it does not count for the digest of the stage.
 _MEASURED_FILES = ("report.html",)
@@ -65,7 +68,8 @@ def evaluate(config: RunConfig, workspace: Location, *, reporter: Reporter) -> M
     """Runs the stage unless it is finished; writes `report/`. Without tasks there is nothing to do.
 
     Raises:
-        InputError: an earlier stage is not finished, or a task cannot be read.
+        InputError: an earlier stage is not finished, a task cannot be read, or the documents have no such
+            column as `evaluate.map_column`.
     """
     if not config.evaluate.tasks:
         reporter.note("evaluate: no tasks are configured (evaluate.tasks), nothing to do")
@@ -89,12 +93,19 @@ def evaluate(config: RunConfig, workspace: Location, *, reporter: Reporter) -> M
         "documents": documents.digest,
         "tasks": stable_hash(measured_on),
     }
-    settings = {"top_k": config.evaluate.top_k, "num_examples": config.evaluate.num_examples}
+    settings = {
+        "top_k": config.evaluate.top_k,
+        "num_examples": config.evaluate.num_examples,
+        "map_column": config.evaluate.map_column,
+        "fusion": asdict(config.serve.fusion),
+    }
     stage = StageFolder(workspace / REPORT_FOLDER, stage="report", config=settings, inputs=inputs)
     if (manifest := stage.finished()) is not None:
         reporter.note("evaluate: up to date")
         return manifest
-    cells = _cells(sources, workspace)
+    if config.evaluate.map_column is not None:  # now, and not after an hour of evaluation
+        check_map_column(documents_place, documents, config.evaluate.map_column)
+    cells = _cells(sources, workspace, config.serve.fusion)
     if any(source.documents is not None for source in sources):
         embed(config, workspace, reporter=reporter, encoder_folder="start", vectors_folder="vectors_start")
     stage.begin()
@@ -108,7 +119,9 @@ def evaluate(config: RunConfig, workspace: Location, *, reporter: Reporter) -> M
     content = report_input(
         config, workspace, rows, pair_rows, shown, systems=SYSTEMS, notes=_notes(cells, shards)
     )
-    picture = documents_map(documents_place, documents, workspace / "vectors", seed=config.seed)
+    picture = documents_map(
+        documents_place, documents, workspace / "vectors", column=config.evaluate.map_column, seed=config.seed
+    )
     page = replace(with_speed(content, stage.folder), map_svg=picture)
     names = write_report(content, stage.folder, html_only=page)
     files = {name: (stage.folder / name).sha256() for name in names if name not in _MEASURED_FILES}
@@ -144,6 +157,7 @@ def _work(
         config.embed.form,
         plan.search_params_grid[:: 1 + len(plan.search_params_grid) // _SPEED_SETTINGS],
         lexical,
+        config.serve.fusion,
     )
     return _AnyCell(over_documents, EvaluationCell(output, config.embed.threads_per_actor))
 
@@ -220,16 +234,20 @@ class _AnyCell:
         return work
 
 
-def _cells(sources: Sequence[TaskSource], workspace: Location) -> list[_Cell]:
+def _cells(sources: Sequence[TaskSource], workspace: Location, fusion: FusionConfig) -> list[_Cell]:
+    trained = str(workspace / "encoder")
     own = [
         ComparedSystem(name=START, kind="encoder", source=str(workspace / "start")),
-        ComparedSystem(name=TRAINED, kind="encoder", source=str(workspace / "encoder")),
+        ComparedSystem(name=TRAINED, kind="encoder", source=trained),
         ComparedSystem(name="BM25", kind="bm25"),
+        ComparedSystem(name=HYBRID, kind="hybrid", source=trained, fusion=fusion),
     ]
     cells = []
     for i, source in enumerate(sources):
         task = source if source.documents is None else source.load_queries()
-        systems: Sequence[ComparedSystem | System] = own if source.documents is None else SYSTEMS
+        systems: Sequence[ComparedSystem | System] = SYSTEMS
+        if source.documents is None:
+            systems = [system for system in own if system.applies_to(source.kind)]
         for j, system in enumerate(systems):
             spec = {"task": task, "system": system}
             cells.append(_Cell(cell_name(i, j), source.name, system.name, spec))

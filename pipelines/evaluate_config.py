@@ -43,12 +43,14 @@ class EvaluateConfig:
     """Evaluation: tasks, how many hits are kept, how many examples are shown for each task.
 
     systems: rows that need no training; with any, they are what is evaluated, and nothing is trained.
+    map_column: a column of the searched documents that colours the report's map; None: clusters.
     """
 
     tasks: tuple[TaskConfig, ...] = ()
     systems: tuple[SystemConfig, ...] = ()
     top_k: int = 100
     num_examples: int = 3
+    map_column: str | None = None
 
     def __post_init__(self) -> None:
         require(self.top_k >= 1, "top_k must be at least 1")

@@ -19,6 +19,7 @@ from typing import Any, TypeAlias, cast
 import numpy as np
 from numpy.typing import NDArray
 
+from indexing.arrays import is_among
 from indexing.build import (
     add_vectors,
     check_unique_ids,
@@ -57,7 +58,7 @@ class Build:
     """What every task of a build knows. Picklable.
 
     about: the metadata as far as it is known before the build.
-    deleted: row ids that are left out.
+    deleted: row ids that are left out, sorted.
     """
 
     work: Location
@@ -74,7 +75,7 @@ class Build:
                 source.folder.filesystem, (source.folder / f"{source.name}.parquet").path
             )
             if len(self.deleted):
-                kept = ~np.isin(ids, self.deleted)
+                kept = ~is_among(ids, self.deleted)
                 ids, rows = ids[kept], rows[kept]
             yield ids, normalize_rows(rows) if self.plan.metric == "cosine" else rows
 

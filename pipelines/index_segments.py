@@ -14,9 +14,10 @@ from typing import Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
+from indexing.arrays import is_among
 from indexing.build import add_vectors
 from indexing.exact import normalize_rows
-from indexing.faiss_library import LISTS_SUFFIX, read_faiss_file, row_ids_of, write_faiss_file
+from indexing.faiss_library import LISTS_SUFFIX, read_faiss_file, row_id_blocks, write_faiss_file
 from indexing.index_metadata import IndexInput, IndexMetadata, read_metadata
 from indexing.store import save_index
 from indexing.vectors import read_vectors
@@ -24,6 +25,9 @@ from pipelines.index_build import TRAINED_FILE
 from pipelines.manifest import Manifest, ShardRecord
 from pipelines.storage import Location
 from pipelines.versions import copy_into
+
+# Row ids that are compared with the deleted ones at a time: 8 MiB.
+IDS_AT_A_TIME = 2**20
 
 
 def grown_version(
@@ -95,8 +99,16 @@ def _free_name(names: Sequence[str]) -> str:
 
 
 def _stored(deleted: NDArray[np.int64], parts: Sequence[Path]) -> NDArray[np.int64]:
-    """Those of the deleted rows that a segment holds; the others went with an earlier compaction."""
-    if len(deleted) == 0:
-        return deleted
-    found = [deleted[np.isin(deleted, row_ids_of(read_faiss_file(part, mmap=True)))] for part in parts]
+    """Those of the deleted rows that a segment holds; the others went with an earlier compaction.
+
+    Row ids are compared piece by piece: beside the id map of a segment that has one, the memory is that of
+    the deleted rows.
+    """
+    found = [np.empty(0, np.int64)]
+    for part in parts if len(deleted) else ():
+        index = read_faiss_file(part, mmap=True)
+        for ids in row_id_blocks(index):
+            for start in range(0, len(ids), IDS_AT_A_TIME):
+                piece = ids[start : start + IDS_AT_A_TIME]
+                found.append(piece[is_among(piece, deleted)])
     return np.unique(np.concatenate(found))

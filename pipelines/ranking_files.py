@@ -116,9 +116,12 @@ def check_output(path: str) -> None:
         raise InputError(f"cannot write '{path}': its name must end in {', '.join(_OUTPUTS)}")
 
 
-def write_rankings(path: str, rankings: Iterable[tuple[Query, Sequence[Hit]]]) -> int:
+def write_rankings(
+    path: str, rankings: Iterable[tuple[Query, Sequence[Hit]]], *, columns: pa.Schema | None = None
+) -> int:
     """Writes rankings as JSONL (a line per query), Parquet (a row per hit) or a TREC run; returns how many.
 
+    columns: names and types of what `Hit.columns` holds; in Parquet one struct of these names, `columns`.
     The file appears when it is complete. Rankings are taken one after the other, never held all at once.
 
     Raises:
@@ -135,7 +138,7 @@ def write_rankings(path: str, rankings: Iterable[tuple[Query, Sequence[Hit]]]) -
 
     with Location.parse(path).write_atomically() as target, target.open_output() as stream:
         if path.endswith(".parquet"):
-            _write_parquet(stream, counted())
+            _write_parquet(stream, counted(), columns)
         else:
             to_text = _json_line if path.endswith(".jsonl") else _trec_lines
             for query, hits in counted():
@@ -143,19 +146,20 @@ def write_rankings(path: str, rankings: Iterable[tuple[Query, Sequence[Hit]]]) -
     return count
 
 
-def _write_parquet(stream: pa.NativeFile, rankings: Iterator[tuple[Query, Sequence[Hit]]]) -> None:
-    with pq.ParquetWriter(stream, _RUN_SCHEMA, compression="zstd") as writer:
+def _write_parquet(
+    stream: pa.NativeFile, rankings: Iterator[tuple[Query, Sequence[Hit]]], columns: pa.Schema | None
+) -> None:
+    schema = _RUN_SCHEMA
+    if columns:  # Parquet has no struct without fields
+        schema = schema.append(pa.field("columns", pa.struct(list(columns))))
+    with pq.ParquetWriter(stream, schema, compression="zstd") as writer:
         while block := list(islice(rankings, _BLOCK_QUERIES)):
             rows = [
-                {"query_id": query.query_id, "query": query.text, **_shown(hit)}
+                {"query_id": query.query_id, "query": query.text, **asdict(hit)}
                 for query, hits in block
                 for hit in hits
             ]
-            writer.write_table(pa.Table.from_pylist(rows, schema=_RUN_SCHEMA))
-
-
-def _shown(hit: Hit) -> dict[str, Any]:
-    return {key: value for key, value in asdict(hit).items() if key != "columns"}
+            writer.write_table(pa.Table.from_pylist(rows, schema=schema))
 
 
 def _json_line(query: Query, hits: Sequence[Hit]) -> str:

@@ -56,8 +56,8 @@ def report_input(
         pair_rows=tuple(pair_rows),
         baseline=START,
         summary=f"The encoder before and after {encoder.counts['steps']:,} steps of "
-        f"{config.train.objective.upper()} on {_trained_on(config, workspace)}, its index, and BM25, on the "
-        "same texts.",
+        f"{config.train.objective.upper()} on {_trained_on(config, workspace)}, its index, BM25, and both "
+        "fused, on the same texts.",
         notes=tuple(notes),
         examples=tuple(examples),
         movers=tuple(movers),

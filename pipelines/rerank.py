@@ -70,8 +70,8 @@ class CrossEncoderReranker:
         self._lock = threading.Lock()
 
     @classmethod
-    def load(cls, name_or_folder: str) -> CrossEncoderReranker:
-        """Loads a cross-encoder from a folder or, where there is a network, by its hub name.
+    def load(cls, name_or_folder: str, *, device: str = "cpu") -> CrossEncoderReranker:
+        """Loads a cross-encoder from a folder or, where there is a network, by its hub name; onto a device.
 
         Raises:
             InputError: sentence-transformers is not installed, there is no such model, or it has several
@@ -84,7 +84,7 @@ class CrossEncoderReranker:
                 "a cross-encoder needs sentence-transformers: pip install 'tsdae-ray[rerank]'"
             ) from error
         try:
-            model = CrossEncoder(name_or_folder, device="cpu")
+            model = CrossEncoder(name_or_folder, device=device)
         except (OSError, ValueError) as error:
             reason = str(error).strip().splitlines()[0]
             raise InputError(f"cannot load the cross-encoder '{name_or_folder}': {reason}") from error

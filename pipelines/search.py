@@ -97,7 +97,7 @@ class Searcher:
         self._kept = kept  # files of a remote workspace, removed with this object
 
     @staticmethod
-    def open(workspace: str, *, encoder: tuple[Path, str] | None = None) -> Searcher:
+    def open(workspace: str, *, encoder: tuple[Path, str] | None = None, device: str = "cpu") -> Searcher:
         """Opens a finished run by the path or URL of its workspace.
 
         Index, postings, documents and vectors are memory-mapped, so opening does not depend on their size;
@@ -106,6 +106,7 @@ class Searcher:
         Args:
             workspace: where the run has worked.
             encoder: folder and fingerprint of another copy of the encoder, for instance from a registry.
+            device: PyTorch's, for the encoder.
 
         Raises:
             InputError: there is no finished index, or no lookup beside it.
@@ -128,7 +129,7 @@ class Searcher:
             folder = _local(place / "encoder", "encoder", kept)
             encoder = folder, str(encoder_manifest.facts["encoder_fingerprint"])
         index.check_encoder(encoder[1])
-        loaded = SentenceEncoder.load(encoder[0])
+        loaded = SentenceEncoder.load(encoder[0], device=device)
         # What was recorded may not be what lies there: files can be replaced.
         index.check_encoder(loaded.fingerprint())
         metadata, version = index.metadata, found.index_manifest.facts.get("version")

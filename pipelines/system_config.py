@@ -7,18 +7,19 @@ from typing import Literal, get_args
 
 from pipelines.collection_config import require
 
-ReadyKind = Literal["encoder", "bm25", "words", "words_idf", "run"]
+ReadyKind = Literal["encoder", "bm25", "hybrid", "words", "words_idf", "run"]
 FittedKind = Literal["whitening", "flow", "sent2vec"]
 FITTED = get_args(FittedKind)
 _NEEDS_NO_SOURCE = ("bm25", "sent2vec")
-_HAS_POOLING = ("encoder", "whitening", "flow")
+_HAS_POOLING = ("encoder", "hybrid", "whitening", "flow")
 
 
 @dataclass(frozen=True, kw_only=True)
 class SystemConfig:
     """A row of a table that needs no training of a Transformer.
 
-    kind: encoder; bm25; words and words_idf (averaged word vectors, without stop words); run (a TREC file);
+    kind: encoder; bm25; hybrid (the encoder `source` and BM25, fused); words and words_idf (averaged word
+    vectors, without stop words); run (a TREC file);
     or fitted on the corpus: whitening and flow behind the encoder `source`, and sent2vec.
     source: a folder, file, hub name, or `module:function` for an encoder.
     pooling: of a plain checkpoint; None takes what its folder says, else cls.

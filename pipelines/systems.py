@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -12,11 +12,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from indexing.arrays import is_among
 from indexing.evaluation.measures import DEFAULT_MEASURES, Measure, score_run
 from indexing.evaluation.rows import label_rows, write_rows
 from indexing.evaluation.run import Run, run_of_hits
 from indexing.evaluation.tasks import RetrievalTask
 from indexing.exact import exact_search, normalize_rows
+from indexing.fusion import FusionConfig, fuse
 from indexing.hits import NO_HIT, Hits, recall_at
 from indexing.plan import Metric, SearchParams
 from indexing.store import open_index
@@ -49,7 +51,8 @@ RUN_SCHEMA = pa.schema(
 class System:
     """A row of the table.
 
-    kind: exact (encoder with exact search), index (encoder through the FAISS index) or bm25.
+    kind: exact (encoder with exact search), index (encoder through the FAISS index), bm25, or hybrid (index
+    and BM25 fused, as `tsdae search --mode hybrid` does).
     encoder, vectors: folder names in the workspace; empty for bm25.
     """
 
@@ -64,6 +67,7 @@ class EvaluationTask:
     """Makes the function that runs one system on one task and scores it.
 
     lexical: where a BM25 index over the documents lies; None builds one (see `pipelines.lexical`).
+    fusion: of hybrid systems.
     """
 
     workspace: Location
@@ -75,6 +79,7 @@ class EvaluationTask:
     form: VectorForm
     search_grid: tuple[SearchParams, ...] = ()
     lexical: Location | None = None
+    fusion: FusionConfig = field(default_factory=FusionConfig)
 
     def __call__(self) -> ShardFunction:
         """The function that runs one cell, for `run_shards`."""
@@ -163,7 +168,7 @@ class EvaluationTask:
         for shard in self.manifest.shards:
             place = self.workspace / vectors / f"{shard.name}.parquet"
             row_ids, rows = read_vectors(place.filesystem, place.path)
-            kept = ~np.isin(row_ids, deleted)
+            kept = ~is_among(row_ids, deleted)
             yield row_ids[kept], self.comparable(rows[kept])
 
     def comparable(self, vectors: NDArray[np.float32]) -> NDArray[np.float32]:
@@ -191,6 +196,11 @@ def _index(task: EvaluationTask, system: System, queries: list[str]) -> Hits:
         return open_index(folder).search(_encode(task.workspace / system.encoder, queries), task.top_k)
 
 
+def _hybrid(task: EvaluationTask, system: System, queries: list[str]) -> Hits:
+    deep = replace(task, top_k=max(task.top_k, task.fusion.depth))
+    return fuse(_index(deep, system, queries), _bm25(deep, system, queries), task.top_k, task.fusion)
+
+
 def _bm25(task: EvaluationTask, _system: System, queries: list[str]) -> Hits:
     with lexical_searcher(task.lexical, task.documents, task.manifest) as searcher:
         return searcher.retrieve(queries, task.top_k)
@@ -200,6 +210,7 @@ _SEARCH: dict[str, Callable[[EvaluationTask, System, list[str]], Hits]] = {
     "exact": _exact,
     "index": _index,
     "bm25": _bm25,
+    "hybrid": _hybrid,
 }
 
 

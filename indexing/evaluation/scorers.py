@@ -1,7 +1,7 @@
 """What an evaluation asks of a system: scores for pairs of texts, and the best of many documents.
 
-Two kinds, vectors by any `encode` and BM25, behind one protocol, so that all rows of a table go through the
-same code. Must not know tasks, files or measures.
+Three kinds, vectors by any `encode`, BM25 and both fused, behind one protocol, so that all rows of a table go
+through the same code. Must not know tasks, files or measures.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -13,6 +13,7 @@ import numpy.typing as npt
 from indexing.arrays import Float32Array, Int64Array, as_vectors
 from indexing.bm25 import BM25Searcher
 from indexing.exact import exact_search, inner_products, normalize_rows
+from indexing.fusion import FusionConfig, fuse
 from indexing.hits import Hits
 
 # Texts -> float[n, d].
@@ -87,6 +88,30 @@ class BM25Scorer:
     def retrieve(self, queries: Sequence[str], documents: Sequence[str], k: int) -> Hits:
         """The best k documents that share a word with the query."""
         return BM25Searcher.build(np.arange(len(documents)), documents).retrieve(queries, k)
+
+
+class HybridScorer:
+    """Two rankings fused as hybrid search does; ranks documents, not pairs.
+
+    dense: ranks by vectors. lexical: ranks by words.
+    """
+
+    def __init__(self, dense: Scorer, lexical: Scorer, config: FusionConfig) -> None:
+        self._dense, self._lexical, self._config = dense, lexical, config
+
+    def pair_scores(self, left: Sequence[str], right: Sequence[str]) -> Float32Array:
+        """Never: a fused value stands for a place in a ranking.
+
+        Raises:
+            ValueError: always.
+        """
+        raise ValueError(f"fusion ranks documents, it scores no pairs ({len(left)} and {len(right)} texts)")
+
+    def retrieve(self, queries: Sequence[str], documents: Sequence[str], k: int) -> Hits:
+        """The best k documents of both rankings, each at least `config.depth` deep."""
+        depth = max(k, self._config.depth)
+        dense = self._dense.retrieve(queries, documents, depth)
+        return fuse(dense, self._lexical.retrieve(queries, documents, depth), k, self._config)
 
 
 def _distinct(texts: Sequence[str]) -> tuple[list[str], Int64Array]:

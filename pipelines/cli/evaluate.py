@@ -68,8 +68,9 @@ def evaluate(
 ) -> None:
     """Score systems on tasks and write one report.
 
-    With a CONFIG alone: the evaluate stage of that run (encoder before and after training, index, BM25). With
-    tasks, or a CONFIG and systems: every system on every task, what was scored before is not scored again.
+    With a CONFIG alone: the evaluate stage of that run (encoder before and after training, index, BM25 and
+    both fused). With tasks, or a CONFIG and systems: every system on every task, what was scored before is
+    not scored again.
     """
     from pipelines.comparison import ComparisonOptions
     from pipelines.storage import Location

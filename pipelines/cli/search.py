@@ -14,12 +14,22 @@ from pipelines.cli.options import DEFAULT_WORKSPACE, Workspace
 from pipelines.errors import InputError
 
 if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from indexing.fusion import FusionConfig
     from pipelines.ranking_files import Query
     from pipelines.rerank import Reranker
     from pipelines.search import Hit, Searcher
 
 _HELP = """\
 Type a query, or: :mode dense|bm25|hybrid   :k NUMBER   :filter CONDITION (empty: none)   :quit"""
+
+
+class FusionKind(StrEnum):
+    """How the two rankings of hybrid mode become one."""
+
+    RRF = "rrf"
+    WEIGHTED = "weighted"
 
 
 class SearchMode(StrEnum):
@@ -36,6 +46,26 @@ Filter = Annotated[
         "--filter",
         metavar="CONDITION",
         help="Only documents whose columns fit, e.g. 'title contains \"path\" and year >= 2020'.",
+    ),
+]
+Fusion = Annotated[
+    FusionKind | None,
+    typer.Option(
+        help="Of --mode hybrid: by reciprocal rank (rrf, the default), or by the weighted sum of scores.",
+        show_default=False,
+    ),
+]
+RrfK = Annotated[
+    int | None,
+    typer.Option(
+        min=1, help="Of rrf: a hit counts 1 / (k + rank); without it 60, as in the paper.", show_default=False
+    ),
+]
+DenseWeight = Annotated[
+    float | None,
+    typer.Option(
+        help="Of --mode hybrid: share of the dense ranking, between 0 and 1; without it one half.",
+        show_default=False,
     ),
 ]
 CrossEncoder = Annotated[
@@ -55,6 +85,9 @@ def search(
         SearchMode, typer.Option(help="By vectors, by words, or both rankings fused.")
     ] = SearchMode.DENSE,
     condition: Filter = None,
+    fusion: Fusion = None,
+    rrf_k: RrfK = None,
+    dense_weight: DenseWeight = None,
     queries: Annotated[
         str | None,
         typer.Option(metavar="FILE", help="Queries to answer: .txt, .tsv (id, text), .jsonl or .parquet."),
@@ -78,16 +111,25 @@ def search(
         raise InputError("--queries and --output belong together")
     if output is not None:
         check_output(output)
+    is_dialogue = query is None and output is None
+    fused = _fusion(fusion, rrf_k, dense_weight, is_used=is_dialogue or mode == SearchMode.HYBRID)
     asked = read_queries(queries) if queries is not None else []
     searcher, reranker = _open(workspace, cross_encoder)
 
     def find(texts: Sequence[str], k: int, mode: SearchMode, condition: str | None) -> list[list[Hit]]:
         return searcher.search(
-            texts, k, mode=mode.value, filter=condition, reranker=reranker, rerank_depth=rerank_depth
+            texts,
+            k,
+            mode=mode.value,
+            filter=condition,
+            fusion=fused,
+            reranker=reranker,
+            rerank_depth=rerank_depth,
         )
 
     if output is not None:
-        _answer_file(asked, output, lambda texts: find(texts, k, mode, condition))
+        columns = searcher.documents.other_columns
+        _answer_file(asked, output, lambda texts: find(texts, k, mode, condition), columns)
     elif query is not None:
         _show(query, find([query], k, mode, condition)[0], json_output=json_output)
     else:
@@ -146,6 +188,21 @@ def rerank(
     )
 
 
+def _fusion(
+    kind: FusionKind | None, rrf_k: int | None, dense_weight: float | None, *, is_used: bool
+) -> FusionConfig:
+    from indexing.fusion import fusion_with
+
+    given = (kind, rrf_k, dense_weight)
+    if not is_used and any(one is not None for one in given):
+        raise InputError("--fusion, --rrf-k and --dense-weight go with --mode hybrid")
+    name = None if kind is None else kind.value
+    try:
+        return fusion_with(kind=name, rrf_k=rrf_k, dense_weight=dense_weight)
+    except ValueError as error:
+        raise InputError(str(error)) from error
+
+
 def _open(workspace: str, cross_encoder: str | None) -> tuple[Searcher, Reranker | None]:
     from pipelines.rerank import CrossEncoderReranker
     from pipelines.search import Searcher
@@ -155,7 +212,10 @@ def _open(workspace: str, cross_encoder: str | None) -> tuple[Searcher, Reranker
 
 
 def _answer_file(
-    queries: Sequence[Query], output: str, find: Callable[[Sequence[str]], list[list[Hit]]]
+    queries: Sequence[Query],
+    output: str,
+    find: Callable[[Sequence[str]], list[list[Hit]]],
+    columns: pa.Schema,
 ) -> None:
     from pipelines.ranking_files import write_rankings
 
@@ -166,7 +226,7 @@ def _answer_file(
             part = queries[start : start + block]
             yield from zip(part, find([query.text for query in part]), strict=True)
 
-    count = write_rankings(output, answers())
+    count = write_rankings(output, answers(), columns=columns)
     Console(stderr=True, highlight=False).print(
         f"search: {count:,} queries in {output}", markup=False, soft_wrap=True
     )

@@ -48,7 +48,13 @@ def serve(
     config = _config(arguments or [], workspace)
     _on_signals(_interrupt)
     try:
-        with connected(config, replicas_cpus=config.serve.num_replicas * config.serve.cpus_per_replica):
+        settings = config.serve
+        cpus, gpus = settings.cpus_per_replica, settings.gpus_per_replica
+        with connected(
+            config,
+            replicas_cpus=settings.num_replicas * cpus,
+            replicas_gpus=settings.num_replicas * gpus,
+        ):
             _on_signals(_interrupt)  # Ray put a handler of its own when it started
             with running(config) as address:
                 _serve(config, address, console)

@@ -20,6 +20,7 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException as StarletteHTTPException
 
+from indexing.fusion import FusionConfig, FusionName, fusion_with
 from pipelines.service.config import ServeConfig
 from pipelines.service.engine import Answer, Ask, Refusal
 from pipelines.service.limits import Limits
@@ -120,7 +121,7 @@ class _Caller:
             raise HTTPException(504, f"no answer within {self._config.timeout_s:g} s") from None
         if isinstance(answer, Refusal):
             raise HTTPException(answer.status, answer.reason)
-        self._metrics.set_live(answer.version)
+        self._metrics.set_live(answer.labels)
         return answer
 
 
@@ -139,13 +140,24 @@ def _add_work(app: FastAPI, call: _Caller, config: ServeConfig) -> None:
         k: int = Query(10, ge=1),
         mode: Mode = "dense",
         filter: str | None = None,  # noqa: A002  # the field's name in the body
+        fusion: FusionName | None = None,
+        rrf_k: int | None = Query(None, ge=1),
+        dense_weight: float | None = Query(None, gt=0, lt=1),
     ) -> Response:
         """The same for one query, as a link."""
-        ask = _ask(
-            SearchRequest(query=q, queries=None, like=None, k=k, mode=mode, filter=filter, rerank=False),
-            config,
+        request = SearchRequest(
+            query=q,
+            queries=None,
+            like=None,
+            k=k,
+            mode=mode,
+            filter=filter,
+            fusion=fusion,
+            rrf_k=rrf_k,
+            dense_weight=dense_weight,
+            rerank=False,
         )
-        answer = await call(backend.search(ask))
+        answer = await call(backend.search(_ask(request, config)))
         return _json({"results": answer.content, "version": answer.version})
 
     @app.post("/embed", response_model=EmbedResponse, responses=_REFUSALS)
@@ -266,7 +278,22 @@ def _ask(request: SearchRequest, config: ServeConfig) -> Ask:
         )
     if request.filter is not None and len(request.filter) > config.max_text_chars:
         raise HTTPException(422, f"the filter is longer than {config.max_text_chars} characters")
-    return Ask(tuple(queries), request.k, request.mode, request.filter, request.rerank, request.like)
+    fusion = _fusion(request, config)
+    return Ask(tuple(queries), request.k, request.mode, request.filter, request.rerank, request.like, fusion)
+
+
+def _fusion(request: SearchRequest, config: ServeConfig) -> FusionConfig | None:
+    """What the request changes of the service's fusion; None where it changes nothing."""
+    if request.fusion is None and request.rrf_k is None and request.dense_weight is None:
+        return None
+    if request.mode != "hybrid":
+        raise HTTPException(422, "fusion, rrf_k and dense_weight go with the mode hybrid")
+    try:
+        return fusion_with(
+            config.fusion, kind=request.fusion, rrf_k=request.rrf_k, dense_weight=request.dense_weight
+        )
+    except ValueError as error:
+        raise HTTPException(422, str(error)) from error
 
 
 def _check_texts(texts: Sequence[str], config: ServeConfig, *, what: str) -> None:

@@ -18,6 +18,8 @@ class ServeConfig:
     host: 127.0.0.1 answers this machine alone.
     num_replicas: copies of encoder and index, each in a process with `cpus_per_replica`; those of one machine
     share the index's pages.
+    gpus_per_replica: GPUs that each of them reserves, or a share of one; with any, encoder and cross-encoder
+    work on it, and the index stays on the CPUs.
     model: "models:/NAME@ALIAS" takes the encoder from the registry, and the index from the workspace that the
     version names, so that moving the alias switches both. None: the encoder of the workspace.
     poll_s: how often a replica looks for a new version of index or encoder.
@@ -33,6 +35,7 @@ class ServeConfig:
     port: int = 8000
     num_replicas: int = 1
     cpus_per_replica: float = 1.0
+    gpus_per_replica: float = 0.0
     model: str | None = None
     poll_s: float = 10.0
     batch_size: int = 32
@@ -56,7 +59,13 @@ class ServeConfig:
         for name in ("cpus_per_replica", "poll_s", "timeout_s"):
             require(getattr(self, name) > 0, f"{name} must be positive")
         require(self.batch_wait_ms >= 0, "batch_wait_ms must not be negative")
+        require(self.gpus_per_replica >= 0, "gpus_per_replica must not be negative")
         require(
             self.model is None or bool(_MODEL.fullmatch(self.model)),
             f"model must look like models:/NAME@ALIAS, got {self.model!r}",
         )
+
+    @property
+    def device(self) -> str:
+        """Where PyTorch works in a replica."""
+        return "cuda" if self.gpus_per_replica > 0 else "cpu"

@@ -12,6 +12,7 @@ import os
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any, TypeVar
 
 import ray
@@ -66,7 +67,7 @@ class EngineReplica:
         """What is live, and which replica says so."""
         answer = self._engine.describe()
         replica = serve.get_replica_context().replica_id.unique_id
-        return Answer({**answer.content, "replica": replica}, answer.version)
+        return replace(answer, content={**answer.content, "replica": replica})
 
     async def _run(self, work: Callable[..., _Result], *arguments: Any) -> _Result:
         return await asyncio.get_running_loop().run_in_executor(self._worker, work, *arguments)
@@ -111,25 +112,28 @@ class Gateway:
         return create_app(self._backend, self._config, api_key=self._api_key)
 
 
+def engine_deployment(settings: ServeConfig) -> Any:
+    """The engines as Ray Serve is asked for them, not yet bound to a configuration."""
+    return serve.deployment(
+        name="engine",
+        num_replicas=settings.num_replicas,
+        max_ongoing_requests=settings.max_waiting * _QUEUE_MARGIN,
+        ray_actor_options={"num_cpus": settings.cpus_per_replica, "num_gpus": settings.gpus_per_replica},
+        graceful_shutdown_timeout_s=settings.timeout_s,
+    )(EngineReplica)
+
+
 def application(config: RunConfig, *, api_key: str | None) -> serve.Application:
     """The bound Ray Serve application, for `serve.run`."""
     settings = config.serve
-    waiting = settings.max_waiting * _QUEUE_MARGIN
-    engine: Any = serve.deployment(
-        name="engine",
-        num_replicas=settings.num_replicas,
-        max_ongoing_requests=waiting,
-        ray_actor_options={"num_cpus": settings.cpus_per_replica},
-        graceful_shutdown_timeout_s=settings.timeout_s,
-    )(EngineReplica)
     gateway: Any = serve.deployment(
         name="gateway",
         num_replicas=1,
-        max_ongoing_requests=waiting * _QUEUE_MARGIN,
+        max_ongoing_requests=settings.max_waiting * _QUEUE_MARGIN**2,
         ray_actor_options={"num_cpus": 0},
         graceful_shutdown_timeout_s=settings.timeout_s,
     )(serve.ingress()(Gateway))
-    bound: serve.Application = gateway.bind(engine.bind(config), settings, api_key)
+    bound: serve.Application = gateway.bind(engine_deployment(settings).bind(config), settings, api_key)
     return bound
 
 

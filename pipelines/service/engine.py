@@ -7,10 +7,11 @@ share an encoder pass. Safe to call from several threads.
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from indexing.fusion import FusionConfig
 from pipelines.config import RunConfig
 from pipelines.errors import InputError
 from pipelines.rerank import CrossEncoderReranker, EncoderReranker, Reranker, rerank_order
@@ -20,7 +21,10 @@ from pipelines.service.live import Live, LiveSearcher
 
 @dataclass(frozen=True)
 class Ask:
-    """Queries of one request and how to rank; `like` is the id of a document instead of a query."""
+    """Queries of one request and how to rank; `like` is the id of a document instead of a query.
+
+    fusion: of hybrid mode; None takes the service's.
+    """
 
     queries: tuple[str, ...]
     k: int
@@ -28,6 +32,7 @@ class Ask:
     filter: str | None = None
     rerank: bool = False
     like: str | None = None
+    fusion: FusionConfig | None = None
 
 
 @dataclass(frozen=True)
@@ -40,10 +45,11 @@ class Refusal:
 
 @dataclass(frozen=True)
 class Answer:
-    """What a request gets: JSON-like content and the version that made it."""
+    """What a request gets: JSON-like content, the version that made it, and that version's labels."""
 
     content: Any
     version: str
+    labels: Mapping[str, str]
 
 
 class Engine:
@@ -53,13 +59,17 @@ class Engine:
         """Opens the live searcher and, if configured, the cross-encoder.
 
         Raises:
-            InputError, ValueError: one of them cannot be opened.
+            InputError, ValueError: one of them cannot be opened, or there is no GPU where one is asked for.
         """
         self._config = config.serve
+        if config.serve.gpus_per_replica:
+            _check_gpu(config.serve.gpus_per_replica)
         self.live = LiveSearcher(config)
         self._cross_encoder: Reranker | None = None
         if config.serve.cross_encoder is not None:
-            self._cross_encoder = CrossEncoderReranker.load(config.serve.cross_encoder)
+            self._cross_encoder = CrossEncoderReranker.load(
+                config.serve.cross_encoder, device=config.serve.device
+            )
         self._stop = threading.Event()
 
     def start_watching(self) -> None:
@@ -94,14 +104,14 @@ class Engine:
                     {"query": query, "hits": [asdict(hit) for hit in hits]}
                     for query, hits in zip(names, rankings, strict=True)
                 ]
-                answers[place] = Answer(content, live.version)
+                answers[place] = Answer(content, live.version, live.labels)
         return [answer for answer in answers if answer is not None]
 
     def embed(self, texts: Sequence[str]) -> Answer | Refusal:
         """Vectors float32[n, d] of the texts, as an array."""
         live = self.live.current
         try:
-            return Answer(live.searcher.encode(texts), live.version)
+            return Answer(live.searcher.encode(texts), live.version, live.labels)
         except ValueError as error:
             return _refusal(error)
 
@@ -122,7 +132,7 @@ class Engine:
             {"rank": rank, "index": place, "score": float(scores[place])}
             for rank, place in enumerate(order.tolist(), 1)
         ]
-        return Answer(ranked, live.version)
+        return Answer(ranked, live.version, live.labels)
 
     def document(self, doc_id: str) -> Answer | Refusal:
         """A document with its columns."""
@@ -132,7 +142,7 @@ class Engine:
         except InputError as error:
             return Refusal(404, str(error))
         content = {"doc_id": hit.doc_id, "title": hit.title, "text": hit.text, "columns": dict(hit.columns)}
-        return Answer(content, live.version)
+        return Answer(content, live.version, live.labels)
 
     def describe(self) -> Answer:
         """Which encoder and index are live, and what they can do."""
@@ -146,10 +156,10 @@ class Engine:
             "cross_encoder": self._config.cross_encoder,
             "last_error": self.live.last_error,
         }
-        return Answer(content, live.version)
+        return Answer(content, live.version, live.labels)
 
     def _search_alike(self, live: Live, group: Sequence[Ask]) -> list[list[list[Hit]]]:
-        """Rankings for asks of one k, mode, filter and re-ranking: all their queries in one pass."""
+        """Rankings for asks of one k, mode, filter, fusion and re-ranking: all their queries in one pass."""
         first = group[0]
         if first.like is not None:
             return [[live.searcher.like(str(ask.like), ask.k, filter=ask.filter)] for ask in group]
@@ -161,7 +171,7 @@ class Engine:
             first.k,
             mode=first.mode,
             filter=first.filter,
-            fusion=self._config.fusion,
+            fusion=first.fusion or self._config.fusion,
             reranker=reranker,
             rerank_depth=self._config.rerank_depth,
         )
@@ -172,11 +182,21 @@ class Engine:
         return found
 
 
+def _check_gpu(number: float) -> None:
+    import torch
+
+    if not torch.cuda.is_available():
+        raise InputError(
+            f"serve.gpus_per_replica is {number:g}, and PyTorch sees no GPU in the replica: install its CUDA "
+            "build, or set 0"
+        )
+
+
 def _groups(asks: Sequence[Ask]) -> list[list[int]]:
     """Places of asks that differ in their queries alone."""
     groups: dict[tuple[object, ...], list[int]] = {}
     for place, ask in enumerate(asks):
-        key = (ask.k, ask.mode, ask.filter, ask.rerank, ask.like is not None)
+        key = (ask.k, ask.mode, ask.filter, ask.rerank, ask.like is not None, ask.fusion)
         groups.setdefault(key, []).append(place)
     return list(groups.values())
 

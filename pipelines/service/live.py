@@ -48,6 +48,18 @@ class Live:
     version: str
     model_version: str | None
 
+    @property
+    def labels(self) -> dict[str, str]:
+        """What is live, in words: version, encoder, and the index's version and recipe."""
+        info = self.searcher.info
+        return {
+            "version": self.version,
+            "encoder": str(info["encoder"]),
+            "model_version": self.model_version or "",
+            "index_version": str(info["index_version"] or ""),
+            "index": str(info["factory"]),
+        }
+
 
 class LiveSearcher:
     """Holds the live searcher; `check` switches. Safe to read from any thread."""
@@ -136,7 +148,7 @@ def _registered(config: RunConfig) -> tuple[Registry, Version]:
 
 def _open(config: RunConfig, target: Target) -> Live:
     if target.model_version is None:
-        searcher = Searcher.open(target.workspace)
+        searcher = Searcher.open(target.workspace, device=config.serve.device)
     else:
         registry, found = _registered(config)
         if found.number != target.model_version:
@@ -148,6 +160,6 @@ def _open(config: RunConfig, target: Target) -> Live:
             )
         with tempfile.TemporaryDirectory(prefix="tsdae-model-") as folder:
             encoder = registry.download_encoder(found, Path(folder)), fingerprint
-            searcher = Searcher.open(target.workspace, encoder=encoder)
+            searcher = Searcher.open(target.workspace, encoder=encoder, device=config.serve.device)
     searcher.search(["warm up"], 1)
     return Live(searcher, target.key[:_VERSION_CHARS], target.model_version)

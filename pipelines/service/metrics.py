@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Info, generate_latest
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
@@ -30,12 +32,14 @@ class ServiceMetrics:
             "tsdae_requests_turned_away", "Requests answered 429.", registry=self._registry
         )
         self._live = Info(
-            "tsdae_live", "Version, encoder and index that answered last.", registry=self._registry
+            "tsdae_live",
+            "What answered last: version, fingerprint and registry version of the encoder, index.",
+            registry=self._registry,
         )
 
-    def set_live(self, version: str) -> None:
-        """Remembers the version that answered."""
-        self._live.info({"version": version})
+    def set_live(self, labels: Mapping[str, str]) -> None:
+        """Remembers what answered."""
+        self._live.info(dict(labels))
 
     def text(self) -> bytes:
         """All metrics in Prometheus's text format."""

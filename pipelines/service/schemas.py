@@ -9,6 +9,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+from indexing.fusion import FusionName
 from pipelines.unicode_text import lone_surrogate_in
 
 Mode = Literal["dense", "bm25", "hybrid"]
@@ -39,6 +40,11 @@ class SearchRequest(Strict):
     filter: str | None = Field(
         None, description="Conditions on columns, joined by `and`.", examples=['title contains "path"']
     )
+    fusion: FusionName | None = Field(
+        None, description="Of hybrid: by reciprocal rank (rrf) or weighted scores; else the service's own."
+    )
+    rrf_k: int | None = Field(None, ge=1, description="Of rrf: a hit counts 1 / (k + rank).")
+    dense_weight: float | None = Field(None, gt=0, lt=1, description="Of hybrid: share of the dense ranking.")
     rerank: bool = Field(False, description="Score the best hits again with the cross-encoder.")
 
 

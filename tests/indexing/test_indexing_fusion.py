@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from indexing.fusion import reciprocal_rank_fusion
+from indexing.fusion import FusionConfig, fuse, fusion_with, reciprocal_rank_fusion
 from indexing.hits import NO_HIT, Hits
 
 RANKING = st.lists(st.integers(0, 12), unique=True, max_size=6)
@@ -42,3 +42,26 @@ def test_bad_input_is_refused():
         reciprocal_rank_fusion([hits_of([1])], 3, weights=[1.0, 2.0])
     with pytest.raises(ValueError, match="positive weights"):
         reciprocal_rank_fusion([hits_of([1])], 3, weights=[0.0])
+
+
+def test_the_k_of_reciprocal_ranks_and_the_weight_are_settings():
+    dense, lexical = hits_of([1, 2, 3]), hits_of([3, 4])
+    found = fuse(dense, lexical, 4, FusionConfig(rank_offset=1, dense_weight=0.25))
+    wanted = {1: 0.25 / 2, 2: 0.25 / 3, 3: 0.25 / 4 + 0.75 / 2, 4: 0.75 / 3}
+    assert found.ids[0].tolist() == [3, 4, 1, 2]
+    assert found.scores[0].tolist() == pytest.approx([wanted[i] for i in (3, 4, 1, 2)])
+
+
+def test_one_search_changes_what_it_names_and_keeps_the_rest():
+    base = FusionConfig(rank_offset=7, dense_weight=0.9, depth=33)
+    assert fusion_with(base) == base
+    assert fusion_with() == FusionConfig()
+    assert fusion_with(base, rrf_k=5) == FusionConfig(rank_offset=5, dense_weight=0.9, depth=33)
+    weighted = fusion_with(base, kind="weighted", dense_weight=0.1)
+    assert weighted == FusionConfig(kind="weighted", rank_offset=7, dense_weight=0.1, depth=33)
+    with pytest.raises(ValueError, match="goes with the fusion rrf"):
+        fusion_with(weighted, rrf_k=5)
+    with pytest.raises(ValueError, match=r"rank_offset must be at least 1"):
+        fusion_with(rrf_k=0)
+    with pytest.raises(ValueError, match=r"dense_weight must be between 0 and 1, got 1\.5"):
+        fusion_with(dense_weight=1.5)

@@ -82,6 +82,13 @@ def test_a_task_for_more_cpus_than_any_one_node_has_is_refused(monkeypatch):
         check_cpus(RunConfig(index=IndexConfig(train_cpus=16)))
 
 
+def test_a_service_that_asks_for_more_gpus_than_there_are_is_refused(monkeypatch):
+    monkeypatch.setattr(ray, "cluster_resources", lambda: {"CPU": 8.0, "GPU": 1.0})
+    check_cpus(RunConfig(), replicas_cpus=2, replicas_gpus=1)
+    with pytest.raises(InputError, match=r"has 1 GPUs and the service needs 1\.5: lower serve\.num_replicas"):
+        check_cpus(RunConfig(), replicas_cpus=3, replicas_gpus=1.5)
+
+
 def test_a_job_server_that_asks_for_a_token_is_told(tmp_path):
     class Closed(http.server.BaseHTTPRequestHandler):
         def do_GET(self):

@@ -5,6 +5,7 @@ import json
 import numpy as np
 import pytest
 
+from indexing.fusion import FusionConfig, fuse
 from pipelines.cli.evaluate import _named
 from pipelines.compared_system import ComparedSystem
 from pipelines.comparison import ComparisonOptions, compare
@@ -61,6 +62,7 @@ def finished(places, tmp_path_factory, here):
         ComparedSystem(name="words, IDF", kind="words_idf", source=str(places / "vectors.txt")),
         ComparedSystem(name="small", kind="encoder", source=str(small_encoder_path())),
         ComparedSystem(name="given", kind="run", source=str(places / "run.txt")),
+        ComparedSystem(name="fused", kind="hybrid", source=str(small_encoder_path())),
     ]
     tasks = sources(places, "askubuntu", "cqadupstack", "twitterpara", "scidocs", "beir", "sts.tsv")
     reporter, said = quiet_reporter()
@@ -74,16 +76,16 @@ def test_every_system_is_in_the_table_of_every_task_that_it_can_do(finished):
     by_task = {task["task"]: {score["system"] for score in task["scores"]} for task in content["tasks"]}
     everyone = {system.name for system in systems}
     assert by_task == {
-        "askubuntu": everyone,
+        "askubuntu": everyone - {"fused"},
         "cqadupstack": everyone,
-        "scidocs": everyone,
+        "scidocs": everyone - {"fused"},
         "beir": everyone,
-        "twitterpara": everyone - {"given"},
-        "sts": everyone - {"given"},
+        "twitterpara": everyone - {"given", "fused"},
+        "sts": everyone - {"given", "fused"},
     }
     assert {task["unit"] for task in content["tasks"]} == {"queries", "pairs"}
     assert content["baseline"] == "BM25"
-    assert set(content["mean_of_main_scores"]) == everyone - {"given"}
+    assert set(content["mean_of_main_scores"]) == everyone - {"given", "fused"}
     for name in ("report.html", "report.md", "report.tex", "per_query.parquet", "per_pair.parquet"):
         assert (done.folder / name).exists(), name
     page = (done.folder / "report.html").read_bytes().decode()
@@ -96,6 +98,34 @@ def test_a_run_file_ranks_what_it_ranks(finished):
     done = finished[0]
     summary = next(summary for summary in done.summaries if summary.task == "beir")
     assert summary.cells["given", "map"].interval.mean == 0.25  # q1 at place 2, q2 not ranked
+
+
+def test_the_hybrid_row_is_the_fusion_of_the_dense_row_and_bm25_and_is_compared_like_any_other(finished):
+    done, tasks, systems, _ = finished
+    beir = next(task for task in tasks if task.kind == "beir")
+    part = beir.load().parts[0]
+    by_name = {system.name: system.scorer(beir.load()) for system in systems if system.kind != "run"}
+    dense, lexical, fused = (
+        by_name[name].retrieve(part.queries, part.documents, 5) for name in ("small", "BM25", "fused")
+    )
+    assert fused.equals(fuse(dense, lexical, 5, FusionConfig()))
+    with pytest.raises(ValueError, match="scores no pairs"):
+        by_name["fused"].pair_scores(["a"], ["b"])
+    summary = next(summary for summary in done.summaries if summary.task == "beir")
+    compared = summary.cells["fused", "map"].comparison
+    assert compared is not None
+    assert 0 < compared.adjusted_p_value <= 1
+
+
+def test_a_hybrid_system_is_another_one_with_other_fusion_or_another_encoder():
+    source = str(small_encoder_path())
+    systems = [
+        ComparedSystem(name="x", kind="encoder", source=source),
+        ComparedSystem(name="x", kind="hybrid", source=source),
+        ComparedSystem(name="x", kind="hybrid", source=source, fusion=FusionConfig(dense_weight=0.7)),
+        ComparedSystem(name="x", kind="hybrid", source="some/other-encoder"),
+    ]
+    assert len({system.fingerprint() for system in systems}) == len(systems)
 
 
 def counting(monkeypatch):

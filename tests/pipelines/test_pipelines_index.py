@@ -10,9 +10,12 @@ from pipeline_builders import quiet_reporter, write_rows
 
 import pipelines.grow
 import pipelines.index_layout
-from indexing.build import train_index
+import pipelines.index_segments
+from indexing.build import add_vectors, train_index
 from indexing.exact import exact_search, normalize_rows
+from indexing.faiss_library import write_faiss_file
 from indexing.index_config import IndexConfig
+from indexing.plan import plan_index
 from indexing.store import open_index
 from indexing.tune import tune_search
 from pipelines.collection import read_rows
@@ -156,6 +159,24 @@ def test_a_build_that_misses_its_target_leaves_the_old_index_to_its_readers(fini
     build_index(dataclasses.replace(config, index=lower), place, reporter=reporter)
     assert "vectors, MISSED its target" in written.getvalue()
     assert manifest.facts["version"] > "0001"
+
+
+@pytest.mark.parametrize("factory", ["Flat", "IVF4,SQ8"])
+def test_deleted_rows_are_found_in_the_segments_that_hold_them(tmp_path, monkeypatch, factory):
+    monkeypatch.setattr(pipelines.index_segments, "IDS_AT_A_TIME", 7)
+    rng = np.random.default_rng(0)
+    rows = normalize_rows(rng.standard_normal((200, 8)))
+    ids = rng.permutation(600)[:200].astype(np.int64) << 32
+    parts = []
+    for number, part in enumerate((slice(0, 150), slice(150, 200))):
+        index = train_index(rows, plan_index(200, 8, IndexConfig(factory=factory)))
+        add_vectors(index, ids[part], rows[part])
+        parts.append(tmp_path / f"index-{number}.faiss")
+        write_faiss_file(index, parts[-1])
+    deleted = np.unique(np.concatenate([ids[::3], ids[:40] + 1]))
+    found = pipelines.index_segments._stored(deleted, parts)
+    assert np.array_equal(found, np.intersect1d(deleted, ids))
+    assert len(pipelines.index_segments._stored(deleted[:0], parts)) == 0
 
 
 def test_documents_are_added_replaced_deleted_and_compacted(finished, workspace, tmp_path, monkeypatch):

@@ -6,6 +6,7 @@ import sys
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from search_builders import make_rows, make_workspace
@@ -14,8 +15,9 @@ from indexing.exact import exact_search, normalize_rows
 from indexing.fusion import FusionConfig, fuse
 from pipelines.cli import main as cli
 from pipelines.errors import InputError
+from pipelines.ranking_files import Query, write_rankings
 from pipelines.rerank import CrossEncoderReranker, EncoderReranker
-from pipelines.search import Searcher
+from pipelines.search import Hit, Searcher
 
 QUERY = "read a line of the file"
 
@@ -249,6 +251,7 @@ def test_the_search_command_answers_a_file_of_queries_in_every_format(
         query: [hit.doc_id for hit in searcher.search([text], 3, mode="hybrid", filter="size < 90")[0]]
         for query, text in asked.items()
     }
+    kept: dict[str, list[dict[str, object]]] = {}
     for ending in ("jsonl", "parquet", "trec"):
         output = tmp_path / f"run.{ending}"
         options = ("--mode", "hybrid", "--filter", "size < 90", "-k", "3", "-w", workspace)
@@ -257,9 +260,11 @@ def test_the_search_command_answers_a_file_of_queries_in_every_format(
         if ending == "jsonl":
             lines = [json.loads(line) for line in output.read_text().splitlines()]
             found = {line["query_id"]: [hit["doc_id"] for hit in line["hits"]] for line in lines}
+            kept["jsonl"] = [hit["columns"] for line in lines for hit in line["hits"]]
         elif ending == "parquet":
             for row in pq.read_table(output).to_pylist():
                 found.setdefault(row["query_id"], []).append(row["doc_id"])
+                kept.setdefault("parquet", []).append(row["columns"])
         else:
             for line in output.read_text().splitlines():
                 query, _, doc_id, rank, _, _ = line.split()
@@ -267,6 +272,57 @@ def test_the_search_command_answers_a_file_of_queries_in_every_format(
                 assert len(found[query]) == int(rank)
         assert found == wanted
     assert "2 queries" in capfd.readouterr().err
+    assert kept["parquet"] == kept["jsonl"]
+    assert set(kept["jsonl"][0]) == {"topic", "year", "size"}
+    types = pq.read_schema(tmp_path / "run.parquet").field("columns").type
+    assert {field.name: str(field.type) for field in types} == {
+        "topic": "string",
+        "year": "string",
+        "size": "int64",
+    }
+
+
+def test_a_parquet_run_without_other_columns_has_no_such_column(tmp_path):
+    hits = [(Query("q", "a"), [Hit(1, "d", 0.5, None, "text")])]
+    for name, columns in (("a", None), ("b", pa.schema([]))):
+        assert write_rankings(str(tmp_path / f"{name}.parquet"), hits, columns=columns) == 1
+        assert "columns" not in pq.read_schema(tmp_path / f"{name}.parquet").names
+
+
+@pytest.mark.parametrize(
+    ("options", "fusion"),
+    [
+        ((), FusionConfig()),
+        (("--fusion", "rrf", "--rrf-k", "1"), FusionConfig(rank_offset=1)),
+        (
+            ("--fusion", "weighted", "--dense-weight", "0.9"),
+            FusionConfig(kind="weighted", dense_weight=0.9),
+        ),
+        (("--dense-weight", "0.1"), FusionConfig(dense_weight=0.1)),
+    ],
+)
+def test_the_search_command_fuses_as_it_is_told(monkeypatch, capfd, workspace, searcher, options, fusion):
+    common = ("-w", workspace, "-k", "4", "--json", "--mode", "hybrid")
+    assert call(monkeypatch, "search", "read blue file", *common, *options) == 0
+    shown = [json.loads(line) for line in capfd.readouterr().out.splitlines()]
+    wanted = searcher.search(["read blue file"], 4, mode="hybrid", fusion=fusion)[0]
+    assert [(hit["doc_id"], hit["score"]) for hit in shown] == [(hit.doc_id, hit.score) for hit in wanted]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (("--fusion", "weighted"), "go with --mode hybrid"),
+        (("--mode", "bm25", "--rrf-k", "3"), "go with --mode hybrid"),
+        (("--mode", "hybrid", "--fusion", "weighted", "--rrf-k", "3"), "goes with the fusion rrf"),
+        (("--mode", "hybrid", "--dense-weight", "1.5"), "must be between 0 and 1, got 1.5"),
+        (("--mode", "hybrid", "--rrf-k", "0"), "rrf-k"),
+        (("--mode", "hybrid", "--fusion", "sum"), "fusion"),
+    ],
+)
+def test_a_fusion_that_makes_no_sense_is_refused_with_code_2(monkeypatch, capfd, workspace, options, message):
+    assert call(monkeypatch, "search", "read", "-w", workspace, *options) == 2
+    assert message in capfd.readouterr().err
 
 
 def test_the_search_command_holds_a_dialogue_and_survives_mistakes(monkeypatch, capfd, workspace):

@@ -7,13 +7,15 @@ import pyarrow as pa
 import pytest
 
 from indexing.evaluation.tasks import RetrievalTask
+from indexing.fusion import FusionConfig
 from indexing.hits import Hits
 from indexing.plan import SearchParams
 from indexing.vectors import VectorForm, write_vectors
 from pipelines.errors import InputError
+from pipelines.evaluate import SYSTEMS
 from pipelines.manifest import Manifest, ShardRecord
 from pipelines.prepare import write_parquet
-from pipelines.report_map import documents_map
+from pipelines.report_map import check_map_column, documents_map
 from pipelines.shown import read_shown
 from pipelines.storage import Location
 from pipelines.systems import EvaluationTask, cell_name
@@ -101,6 +103,44 @@ def test_the_map_shows_titles_where_documents_have_them(task):
     assert "<title>Nearness</title>" in svg
     assert "<title>far</title>" in svg
     assert "<title>close by</title>" not in svg
+
+
+def test_the_map_is_coloured_by_a_column_of_the_documents_and_the_legend_names_it(task):
+    rows = {"row_id": pa.array([0, 1], pa.int64()), "doc_id": ["near", "long"], "text": ["close by", "far"]}
+    rows["year"] = pa.array([2001, None], pa.int64())
+    write_parquet(task.documents / "part-00000.parquet", pa.table(rows))
+    vectors = task.workspace / "vectors"
+    svg = documents_map(task.documents, task.manifest, vectors, column="year", seed=0)
+    for shown in (">colour: year<", ">2001 (1)<", ">other (1)<"):
+        assert shown in svg
+    assert ">colour: clusters of similar texts<" in documents_map(
+        task.documents, task.manifest, vectors, seed=0
+    )
+    check_map_column(task.documents, task.manifest, "year")
+    with pytest.raises(InputError, match=r"map_column is 'mood', the columns of .* are row_id, doc_id, text"):
+        check_map_column(task.documents, task.manifest, "mood")
+
+
+def test_hybrid_is_the_fusion_of_the_index_and_bm25_both_deep_enough(task, monkeypatch):
+    from pipelines import systems
+
+    depths = []
+
+    def ranking(*ids):
+        def search(task, _system, _queries):
+            depths.append(task.top_k)
+            return Hits(np.array([ids], np.int64), -np.arange(len(ids), dtype=np.float32)[None])
+
+        return search
+
+    monkeypatch.setattr(systems, "_index", ranking(0, 1, 2))
+    monkeypatch.setattr(systems, "_bm25", ranking(2, 1))
+    fusion = FusionConfig(rank_offset=1, dense_weight=0.3, depth=50)
+    hybrid = next(system for system in SYSTEMS if system.kind == "hybrid")
+    found = systems._SEARCH["hybrid"](dataclasses.replace(task, fusion=fusion), hybrid, ["a query"])
+    assert depths == [50, 50]
+    assert found.ids.tolist() == [[2, 1]]  # 0.7 / 2 + 0.3 / 4 and 0.3 / 3 + 0.7 / 3, before 0.3 / 2
+    assert found.scores.tolist() == [pytest.approx([0.7 / 2 + 0.3 / 4, 0.3 / 3 + 0.7 / 3])]
 
 
 def test_names_of_cells_sort_like_their_numbers():

@@ -16,9 +16,13 @@ from search_builders import make_rows
 from service_builders import LocalBackend, make_engine, make_service
 from starlette.testclient import TestClient
 
+from indexing.fusion import FusionConfig
+from pipelines.errors import InputError
 from pipelines.service.api import create_app
 from pipelines.service.config import ServeConfig
-from pipelines.service.engine import Answer, Ask, Refusal
+from pipelines.service.deploy import engine_deployment
+from pipelines.service.engine import Answer, Ask, Engine, Refusal
+from tsdae_core.encoder import SentenceEncoder
 
 QUERY = "read a line of the file"
 LIMITS = {"max_texts": 4, "max_text_chars": 50, "max_k": 20, "max_body_bytes": 2_000}
@@ -62,6 +66,65 @@ def test_search_answers_what_the_searcher_answers(client, searcher, mode):
     assert hits_of(link["results"][0]) == hits_of(answer.json()["results"][0])
 
 
+def test_a_request_may_fuse_its_own_way(client, searcher):
+    for fields, fusion in (
+        ({"fusion": "weighted", "dense_weight": 0.9}, FusionConfig(kind="weighted", dense_weight=0.9)),
+        ({"rrf_k": 1}, FusionConfig(rank_offset=1)),
+    ):
+        body = {"query": "read blue file", "k": 5, "mode": "hybrid", **fields}
+        answer = client.post("/search", json=body).json()["results"][0]
+        wanted = searcher.search(["read blue file"], 5, mode="hybrid", fusion=fusion)[0]
+        assert hits_of(answer) == [(hit.doc_id, pytest.approx(hit.score, abs=1e-6)) for hit in wanted]
+        params = {"q": body["query"], "k": 5, "mode": "hybrid", **fields}
+        assert client.get("/search", params=params).json()["results"] == [answer]
+
+
+def test_asks_of_one_batch_that_fuse_differently_get_each_their_own(engine):
+    other = FusionConfig(kind="weighted", dense_weight=0.9)
+    asks = [Ask((QUERY,), 5, mode="hybrid"), Ask((QUERY,), 5, mode="hybrid", fusion=other)]
+    together = engine.search(asks)
+    assert together == [engine.search([ask])[0] for ask in asks]
+    assert together[0].content != together[1].content
+
+
+def test_metrics_name_the_encoder_and_the_index_that_answered(engine, client, searcher):
+    version = client.post("/search", json={"query": QUERY}).json()["version"]
+    (line,) = [
+        line for line in client.get("/metrics").text.splitlines() if line.startswith("tsdae_live_info{")
+    ]
+    labels = dict(re.findall(r'(\w+)="([^"]*)"', line))
+    assert labels == {
+        "version": version,
+        "encoder": searcher.info["encoder"],
+        "model_version": "",
+        "index_version": "",  # of a folder without versions
+        "index": "IDMap,Flat",
+    }
+
+
+def test_replicas_ask_for_gpus_and_their_encoder_works_on_one(engine, monkeypatch):
+    def reserved(**settings):
+        return engine_deployment(ServeConfig(**settings)).ray_actor_options
+
+    assert reserved()["num_gpus"] == 0
+    assert reserved(gpus_per_replica=0.5)["num_gpus"] == 0.5
+    config = dataclasses.replace(engine.live._config, serve=ServeConfig(gpus_per_replica=1))
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    with pytest.raises(InputError, match=r"gpus_per_replica is 1, and PyTorch sees no GPU"):
+        Engine(config)
+    devices, load = [], SentenceEncoder.load
+
+    def on_cpu(path, *, device):
+        devices.append(device)
+        return load(path)
+
+    monkeypatch.setattr("torch.cuda.is_available", lambda: True)
+    monkeypatch.setattr(SentenceEncoder, "load", on_cpu)
+    Engine(config)
+    Engine(engine.live._config)
+    assert devices == ["cuda", "cpu"]
+
+
 def test_like_leaves_the_document_itself_out(client, searcher):
     answer = client.post("/search", json={"like": "doc/7", "k": 3}).json()["results"][0]
     assert [hit["doc_id"] for hit in answer["hits"]] == [hit.doc_id for hit in searcher.like("doc/7", 3)]
@@ -94,6 +157,7 @@ def test_live_tells_encoder_index_columns_and_limits(client, searcher):
     assert {"topic", "year", "size", "title"} <= set(about["columns"])
     assert about["limits"]["max_k"] == LIMITS["max_k"]
     assert about["misses_target"] is False
+    assert about["recall_is_stale"] is False
     assert client.get("/readyz").json() == {"status": "ready", "version": about["version"]}
     assert client.get("/healthz").json() == {"status": "ok"}
 
@@ -113,6 +177,16 @@ def test_live_tells_encoder_index_columns_and_limits(client, searcher):
         ("/search", {"query": "a", "filter": "colour = red"}, 422, "no column 'colour'"),
         ("/search", {"query": "a", "filter": "size > "}, 422, "value is missing"),
         ("/search", {"query": "a", "kk": 3}, 422, "kk: "),
+        ("/search", {"query": "a", "rrf_k": 3}, 422, "go with the mode hybrid"),
+        ("/search", {"query": "a", "mode": "hybrid", "rrf_k": 0}, 422, "rrf_k: "),
+        ("/search", {"query": "a", "mode": "hybrid", "dense_weight": 1}, 422, "dense_weight: "),
+        ("/search", {"query": "a", "mode": "hybrid", "fusion": "sum"}, 422, "fusion: "),
+        (
+            "/search",
+            {"query": "a", "mode": "hybrid", "fusion": "weighted", "rrf_k": 3},
+            422,
+            "goes with the fusion rrf",
+        ),
         ("/search", {"query": "a", "rerank": True}, 422, "no cross-encoder"),
         ("/search", {"query": 3}, 422, "query: "),
         ("/search", {"like": "doc/x"}, 404, "no document 'doc/x'"),

@@ -40,7 +40,7 @@ from pipelines.task_source import COLLECTION_KIND, TaskSource
 from pipelines.tracking import Tracker
 
 REPORT_FOLDER = "report"
-HYBRID = "after training + BM25, hybrid"
+HYBRID = "after training, hybrid with BM25"
 SYSTEMS = (
     System(name=START, kind="exact", encoder="start", vectors="vectors_start"),
     System(name=TRAINED, kind="exact", encoder="encoder", vectors="vectors"),

@@ -58,7 +58,9 @@ Fusion = Annotated[
 RrfK = Annotated[
     int | None,
     typer.Option(
-        min=1, help="Of rrf: a hit counts 1 / (k + rank); without it 60, as in the paper.", show_default=False
+        min=1,
+        help="Of rrf: a hit counts share / (k + rank); without it 60, as in the paper.",
+        show_default=False,
     ),
 ]
 DenseWeight = Annotated[
@@ -196,9 +198,8 @@ def _fusion(
     given = (kind, rrf_k, dense_weight)
     if not is_used and any(one is not None for one in given):
         raise InputError("--fusion, --rrf-k and --dense-weight go with --mode hybrid")
-    name = None if kind is None else kind.value
     try:
-        return fusion_with(kind=name, rrf_k=rrf_k, dense_weight=dense_weight)
+        return fusion_with(kind=None if kind is None else kind.value, rrf_k=rrf_k, dense_weight=dense_weight)
     except ValueError as error:
         raise InputError(str(error)) from error
 

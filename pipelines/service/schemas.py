@@ -43,7 +43,7 @@ class SearchRequest(Strict):
     fusion: FusionName | None = Field(
         None, description="Of hybrid: by reciprocal rank (rrf) or weighted scores; else the service's own."
     )
-    rrf_k: int | None = Field(None, ge=1, description="Of rrf: a hit counts 1 / (k + rank).")
+    rrf_k: int | None = Field(None, ge=1, description="Of rrf: a hit counts share / (k + rank).")
     dense_weight: float | None = Field(None, gt=0, lt=1, description="Of hybrid: share of the dense ranking.")
     rerank: bool = Field(False, description="Score the best hits again with the cross-encoder.")
 

@@ -29,7 +29,7 @@ def test_summary_shows_scores_examples_places_and_next_commands(tiny_run: TinyRu
         "before training",
         "after training",
         "BM25",
-        "after training + BM25, hybrid",
+        "after training, hybrid with BM25",
         "nDCG@10",
         "Query:",
         "report.html",

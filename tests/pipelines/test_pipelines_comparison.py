@@ -142,7 +142,7 @@ def counting(monkeypatch):
 
 def test_only_what_is_new_is_run(finished, places, monkeypatch):
     done, tasks, systems, said = finished
-    assert "0 cells are there, 28 to run" in said
+    assert "0 cells are there, 30 to run" in said
     ran = counting(monkeypatch)
     reporter, _ = quiet_reporter()
     again = compare(tasks, systems, done.folder, OPTIONS, reporter=reporter)

@@ -26,7 +26,7 @@ from indexing.evaluation.scorers import BM25Scorer, Scorer, VectorScorer
 from indexing.evaluation.scoring import score_task
 from indexing.evaluation.summary import summarise
 from indexing.evaluation.tables import read_table_rows
-from indexing.evaluation.text_files import find_file
+from indexing.evaluation.task_files import find_file
 from indexing.evaluation.text_tasks import PairTask
 from indexing.evaluation.useb import askubuntu_labels, twitter_pair
 from indexing.word_vectors import STOPWORDS, read_word_vectors

@@ -10,7 +10,8 @@ from typing import Any
 import pyarrow.fs
 
 from indexing.evaluation.tables import TABLE_ENDINGS, TableRow, read_table_rows
-from indexing.evaluation.text_files import find_file, has_file, read_text, text_lines
+from indexing.evaluation.task_files import find_file, has_file, is_table
+from indexing.evaluation.text_files import read_text, text_lines
 from indexing.evaluation.text_tasks import Pair, PairTask, RerankQuery, RerankTask
 
 LEFT = ("sentence1", "sentence_A", "text1", "s1", "left")
@@ -65,7 +66,7 @@ def read_sts(
         FileNotFoundError, ValueError: nothing of the kind there, or a malformed file.
     """
     info = filesystem.get_file_info(path)
-    if info.type != pyarrow.fs.FileType.Directory:
+    if info.type != pyarrow.fs.FileType.Directory or is_table(path):
         return _sts_file(filesystem, path, split, name or _stem(path))
     title = name or path.rstrip("/").rsplit("/", 1)[-1]
     if inputs := sts_inputs(filesystem, path):

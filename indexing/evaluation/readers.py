@@ -18,8 +18,8 @@ from indexing.evaluation.labelled import (
 )
 from indexing.evaluation.measures import DEFAULT_MEASURES
 from indexing.evaluation.tables import TABLE_ENDINGS, read_table_rows
+from indexing.evaluation.task_files import has_file, is_table
 from indexing.evaluation.tasks import read_beir_corpus, read_beir_task
-from indexing.evaluation.text_files import has_file
 from indexing.evaluation.text_tasks import CorpusPart, CorpusTask, TextTask
 from indexing.evaluation.useb import read_askubuntu, read_cqadupstack, read_scidocs, read_twitterpara
 
@@ -75,7 +75,7 @@ def detect_kind(filesystem: pyarrow.fs.FileSystem, path: str) -> str:
     info = filesystem.get_file_info(path)
     if info.type == pyarrow.fs.FileType.NotFound:
         raise FileNotFoundError(f"there is no file or folder '{path}'")
-    if info.type == pyarrow.fs.FileType.File:
+    if info.type == pyarrow.fs.FileType.File or is_table(path):
         return _kind_of_file(filesystem, path)
     for file, kind in _MARKS:
         if has_file(filesystem, path, file):
@@ -102,6 +102,8 @@ _MARKS = (
     ("Twitter_URL_Corpus_test.txt", "twitterpara"),
     ("data.json", "scidocs"),
     ("queries.jsonl", "beir"),
+    ("queries.parquet", "beir"),
+    ("queries/", "beir"),
 )
 
 

@@ -13,9 +13,12 @@ import pyarrow as pa
 import pyarrow.fs
 import pyarrow.parquet as pq
 
+from indexing.evaluation.task_files import PARQUET_ENDINGS, is_table, table_parts
 from indexing.evaluation.text_files import json_lines, read_text, text_lines
 
-TABLE_ENDINGS = (".parquet", ".pq", ".jsonl", ".ndjson", ".tsv", ".txt", ".csv")
+TABLE_ENDINGS = (*PARQUET_ENDINGS, ".jsonl", ".ndjson", ".tsv", ".txt", ".csv")
+_TRUTH = {"True": 1.0, "False": 0.0}
+_EXCERPT_CHARS = 80
 
 
 @dataclass(frozen=True)
@@ -29,23 +32,25 @@ class TableRow:
         """The value of the first of the named columns, as text.
 
         Raises:
-            ValueError: no such column, or no value.
+            ValueError: no such column, no value, or one that has no written form (a list, bytes).
         """
         value = self.value(names)
         if value is None:
-            there = ", ".join(self.fields)
-            raise ValueError(f"{self.where}: expected a column named {' or '.join(names)}; there is {there}")
+            raise ValueError(f"{self.where}: {self._what_lacks(names)}")
+        if isinstance(value, Mapping | Sequence) and not isinstance(value, str):
+            shown = repr(value)[:_EXCERPT_CHARS]
+            raise ValueError(f"{self.where}: {' or '.join(names)} must be text or a number, got {shown}")
         return str(value)
 
     def number(self, names: Sequence[str]) -> float:
-        """The value of the first of the named columns, as a finite number.
+        """The value of the first of the named columns, as a finite number; True and False are 1 and 0.
 
         Raises:
             ValueError: no such column, or not a number.
         """
         text = self.text(names)
         try:
-            value = float(text)
+            value = _TRUTH[text] if text in _TRUTH else float(text)
         except ValueError:
             value = float("nan")
         if not abs(value) < float("inf"):
@@ -56,17 +61,25 @@ class TableRow:
         """The value of the first of the named columns, or None."""
         return next((self.fields[name] for name in names if self.fields.get(name) is not None), None)
 
+    def _what_lacks(self, names: Sequence[str]) -> str:
+        empty = [name for name in names if name in self.fields]
+        if empty:
+            return f"no value in column {' or '.join(empty)}"
+        return f"expected a column named {' or '.join(names)}; there is {', '.join(self.fields)}"
+
 
 def read_table_rows(filesystem: pyarrow.fs.FileSystem, path: str) -> list[TableRow]:
     """All rows of a file; all but Parquet may be gzipped. TSV takes quotes as they are, CSV has them.
 
+    path: by its ending; one that ends as Parquet may also be a folder of parts.
+
     Raises:
         ValueError: another ending, a damaged file, or a line with another number of columns than the header.
     """
+    if is_table(path):
+        return [row for part in table_parts(filesystem, path) for row in _parquet_rows(filesystem, part)]
     plain = path.removesuffix(".gz")
     ending = f".{plain.rpartition('.')[2]}"
-    if ending in (".parquet", ".pq"):
-        return _parquet_rows(filesystem, path)
     if ending in (".jsonl", ".ndjson"):
         return [TableRow(where, fields) for where, fields in json_lines(filesystem, path)]
     if ending in (".tsv", ".txt"):
@@ -82,7 +95,7 @@ def _parquet_rows(filesystem: pyarrow.fs.FileSystem, path: str) -> list[TableRow
     try:
         with filesystem.open_input_file(path) as stream:
             rows = pq.read_table(stream).to_pylist()
-    except pa.ArrowInvalid as error:
+    except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
         raise ValueError(f"{path}: not a readable Parquet file ({error})") from error
     return [TableRow(f"{path}: row {number}", row) for number, row in enumerate(rows)]
 

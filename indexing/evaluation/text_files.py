@@ -68,25 +68,3 @@ def read_json_object(filesystem: pyarrow.fs.FileSystem, path: str) -> dict[str, 
     if not isinstance(fields, dict):
         raise ValueError(f"{path}: expected a JSON object, got {type(fields).__name__}")
     return fields
-
-
-def find_file(filesystem: pyarrow.fs.FileSystem, folder: str, names: list[str]) -> str:
-    """The first of the named files that the folder has, plain or with `.gz`.
-
-    Raises:
-        FileNotFoundError: none of them; the message lists what was looked for.
-    """
-    paths = [f"{folder.rstrip('/')}/{name}{ending}" for name in names for ending in ("", ".gz")]
-    for info in filesystem.get_file_info(paths):
-        if info.type == pyarrow.fs.FileType.File:
-            return str(info.path)
-    raise FileNotFoundError(f"none of these files exists: {', '.join(paths)}")
-
-
-def has_file(filesystem: pyarrow.fs.FileSystem, folder: str, name: str) -> bool:
-    """Whether the folder has the file, plain or with `.gz`."""
-    try:
-        find_file(filesystem, folder, [name])
-    except FileNotFoundError:
-        return False
-    return True

@@ -10,7 +10,8 @@ from typing import Any
 
 import pyarrow.fs
 
-from indexing.evaluation.text_files import find_file, read_json_object, text_lines
+from indexing.evaluation.task_files import find_file
+from indexing.evaluation.text_files import read_json_object, text_lines
 from indexing.evaluation.text_tasks import (
     CorpusPart,
     CorpusTask,

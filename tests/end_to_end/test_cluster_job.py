@@ -71,11 +71,11 @@ def _write_data(services: Services) -> None:
             path = f"{BUCKET}/tsdae/{kind}/part-{part.start}.parquet"
             pq.write_table(table, path, filesystem=services.filesystem)
     judged = range(0, 100, 9)
-    queries = "".join(json.dumps({"_id": f"q{i}", "text": texts[f"d{i}"][:-6]}) + "\n" for i in judged)
-    qrels = "query-id\tcorpus-id\tscore\n" + "".join(f"q{i}\td{i}\t1\n" for i in judged)
-    for name, content in (("queries.jsonl", queries), ("qrels.tsv", qrels)):
-        with services.filesystem.open_output_stream(f"{BUCKET}/tsdae/task/{name}") as stream:
-            stream.write(content.encode())
+    queries = {"_id": [f"q{i}" for i in judged], "text": [texts[f"d{i}"][:-6] for i in judged]}
+    qrels = {"query-id": queries["_id"], "corpus-id": [f"d{i}" for i in judged], "score": [1] * len(judged)}
+    for name, columns in (("queries", queries), ("qrels", qrels)):
+        path = f"{BUCKET}/tsdae/task/{name}.parquet"
+        pq.write_table(pa.table(columns), path, filesystem=services.filesystem)
 
 
 def _config(services: Services) -> dict[str, Any]:

@@ -1,12 +1,13 @@
 # make quickstart   create .venv, install, run the whole job on the text of the installed packages
 # make test         lint, types, room rules and all tests
+# make test-cluster the quickstart as a submitted job of a Ray cluster on this machine, against a local one
 PYTHON ?= python3
 VENV ?= .venv
 WORK ?= work
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 
-.PHONY: help install quickstart test lint format bench clean
+.PHONY: help install quickstart test test-cluster lint format bench clean
 
 help:
 	@sed -n 's/^# make/make/p' Makefile; echo 'make lint | format | bench | clean'
@@ -40,6 +41,9 @@ format: $(INSTALLED)
 test: lint
 	$(BIN)/tsdae config check configs
 	$(BIN)/python -m pytest -n 2 --dist loadfile
+
+test-cluster: quickstart
+	TSDAE_QUICKSTART="$(abspath $(WORK))" $(BIN)/python -m pytest -m by_hand tests/end_to_end/test_cluster_quickstart.py
 
 bench: $(INSTALLED)
 	@for script in benchmarks/bench_*.py; do \

@@ -1,7 +1,11 @@
-"""Real services of a cluster on one machine: a Ray head with a job server, a worker node, MLflow, S3."""
+"""Real services of a cluster on one machine: a Ray head with a job server, a worker node, MLflow, S3.
+
+And how a user gives them work: `tsdae submit`, `ray job submit`, any other command.
+"""
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import socket
@@ -17,8 +21,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pyarrow.fs as pafs
+import pytest
 
 _WAIT_S = 300
+ROOT = Path(__file__).resolve().parents[2]
 BUCKET = "my-bucket"  # as in the example
 CREDENTIALS = {"AWS_ACCESS_KEY_ID": "test-key", "AWS_SECRET_ACCESS_KEY": "test-secret"}
 
@@ -41,6 +47,42 @@ class Services:
         return pafs.S3FileSystem(
             endpoint_override=self.s3, scheme="http", region="us-east-1", allow_bucket_creation=True
         )
+
+
+@contextmanager
+def services_in_use(folder: Path) -> Iterator[Services]:
+    """The services, their addresses and credentials in this process's environment, and an empty bucket."""
+    with cluster_services(folder) as running, pytest.MonkeyPatch.context() as patch:
+        for name, value in CREDENTIALS.items():
+            patch.setenv(name, value)
+        patch.setenv("MLFLOW_TRACKING_URI", running.mlflow)
+        running.filesystem.create_dir(BUCKET)
+        yield running
+
+
+def tsdae_submit(services: Services, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """`tsdae submit` with the credentials handed on."""
+    return call(
+        "-m", "pipelines", "submit", *arguments, "--address", services.jobs,
+        *[part for name in CREDENTIALS for part in ("--env", name)],
+    )  # fmt: skip
+
+
+def ray_job_submit(services: Services, *entrypoint: str) -> subprocess.CompletedProcess[str]:
+    """Ray's own command, with the checkout as the working directory."""
+    settings = {"env_vars": {**CREDENTIALS, "MLFLOW_TRACKING_URI": services.mlflow}}
+    return call(
+        "-m", "ray.scripts.scripts", "job", "submit", "--address", services.jobs, "--working-dir", str(ROOT),
+        "--runtime-env-json", json.dumps(settings), "--", *entrypoint,
+    )  # fmt: skip
+
+
+def call(*arguments: str) -> subprocess.CompletedProcess[str]:
+    """A command of this Python, to its end."""
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    return subprocess.run(
+        [sys.executable, *arguments], capture_output=True, text=True, env=environment, cwd=ROOT, check=False
+    )
 
 
 @contextmanager

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -20,11 +18,19 @@ import pyarrow.parquet as pq
 import pytest
 import yaml
 
-from tests.end_to_end.cluster_services import BUCKET, CREDENTIALS, Services, cluster_services
+from tests.end_to_end.cluster_services import (
+    BUCKET,
+    ROOT,
+    Services,
+    call,
+    ray_job_submit,
+    services_in_use,
+    tsdae_submit,
+)
 
-ROOT = Path(__file__).resolve().parents[2]
 EXAMPLE = ROOT / "configs" / "cluster" / "object-storage.yaml"
 STEPS = 12
+DOCUMENTS = 400
 THINGS = ("file", "table", "lock", "query", "option", "column", "socket", "thread", "buffer", "parser")
 VERBS = ("open", "close", "read", "write", "sort", "merge", "split", "copy", "move", "print")
 
@@ -40,14 +46,7 @@ class Job:
 
 @pytest.fixture(scope="module")
 def services(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Services]:
-    with (
-        cluster_services(tmp_path_factory.mktemp("services")) as running,
-        pytest.MonkeyPatch.context() as patch,
-    ):
-        for name, value in CREDENTIALS.items():
-            patch.setenv(name, value)
-        patch.setenv("MLFLOW_TRACKING_URI", running.mlflow)
-        running.filesystem.create_dir(BUCKET)
+    with services_in_use(tmp_path_factory.mktemp("services")) as running:
         yield running
 
 
@@ -57,20 +56,23 @@ def job(services: Services, tmp_path_factory: pytest.TempPathFactory) -> Job:
     config = tmp_path_factory.mktemp("job") / "job.yaml"
     config.write_text(yaml.safe_dump(_config(services)), encoding="utf-8")
     overrides = (f"workspace='{services.url('work')}'",)
-    return Job(config, _submit(services, str(config), *overrides), overrides)
+    return Job(config, tsdae_submit(services, str(config), *overrides), overrides)
 
 
 def _write_data(services: Services) -> None:
     """Sentences, documents and a task, where the example looks for them in its bucket."""
-    texts = {f"d{i}": f"{VERBS[i // 10]} the {THINGS[i % 10]} number {i % 7} again" for i in range(100)}
-    names, titles = list(texts), [f"about {THINGS[i % 10]}" for i in range(100)]
-    for part in (slice(0, 60), slice(60, 100)):
+    texts = {
+        f"d{i}": f"{VERBS[i // 10 % 10]} the {THINGS[i % 10]} number {i // 100} again"
+        for i in range(DOCUMENTS)
+    }
+    names, titles = list(texts), [f"about {THINGS[i % 10]}" for i in range(DOCUMENTS)]
+    for part in (slice(0, 240), slice(240, DOCUMENTS)):
         columns = {"id": names[part], "title": titles[part], "text": list(texts.values())[part]}
         documents = pa.table(columns)
         for kind, table in (("sentences", documents.drop_columns("title")), ("documents", documents)):
             path = f"{BUCKET}/tsdae/{kind}/part-{part.start}.parquet"
             pq.write_table(table, path, filesystem=services.filesystem)
-    judged = range(0, 100, 9)
+    judged = range(0, DOCUMENTS, 9)
     queries = {"_id": [f"q{i}" for i in judged], "text": [texts[f"d{i}"][:-6] for i in judged]}
     qrels = {"query-id": queries["_id"], "corpus-id": [f"d{i}" for i in judged], "score": [1] * len(judged)}
     for name, columns in (("queries", queries), ("qrels", qrels)):
@@ -100,23 +102,9 @@ def _config(services: Services) -> dict[str, Any]:
             "log_every": 2,
         },
         "embed": {},
-        "index": {"factory": "Flat"},
+        "index": {"factory": "IVF8,Flat"},
         "tracking": {"system_metrics_every_s": 0.5},
     }
-
-
-def _submit(services: Services, *arguments: str) -> subprocess.CompletedProcess[str]:
-    return _call(
-        "-m", "pipelines", "submit", *arguments, "--address", services.jobs,
-        *[part for name in CREDENTIALS for part in ("--env", name)],
-    )  # fmt: skip
-
-
-def _call(*arguments: str) -> subprocess.CompletedProcess[str]:
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    return subprocess.run(
-        [sys.executable, *arguments], capture_output=True, text=True, env=environment, cwd=ROOT, check=False
-    )
 
 
 def test_a_submitted_run_shows_its_log_and_ends_with_0(job: Job) -> None:
@@ -127,12 +115,13 @@ def test_a_submitted_run_shows_its_log_and_ends_with_0(job: Job) -> None:
 
 
 def test_the_index_in_the_object_store_answers_here(job: Job, services: Services) -> None:
-    from pipelines.search import Searcher
-
-    hits = Searcher.open(services.url("work")).search(["sort the parser number 0 again"], k=3)[0]
-    assert (hits[0].doc_id, hits[0].title) == ("d49", "about parser")
-    assert hits[0].text == "sort the parser number 0 again"
-    assert hits[0].score == pytest.approx(1.0, abs=1e-4)
+    query = "sort the parser number 0 again"
+    done = call("-m", "pipelines", "search", "-w", services.url("work"), "-k", "3", "--json", query)
+    assert done.returncode == 0, done.stderr
+    hits = [json.loads(line) for line in done.stdout.splitlines()]
+    assert [hit["rank"] for hit in hits] == [1, 2, 3]
+    assert (hits[0]["doc_id"], hits[0]["title"], hits[0]["text"]) == ("d49", "about parser", query)
+    assert hits[0]["score"] == pytest.approx(1.0, abs=1e-4)
 
 
 def test_the_server_has_one_run_with_parameters_metrics_inputs_and_artifacts(
@@ -199,26 +188,21 @@ def test_the_version_has_signature_example_requirements_tags_and_its_logged_mode
 
 
 def test_the_gate_compares_the_version_with_its_start_over_http(job: Job, services: Services) -> None:
-    refused = _call("-m", "pipelines", "promote", str(job.config), *job.overrides, "promote.min_gain=0.99")
+    refused = call("-m", "pipelines", "promote", str(job.config), *job.overrides, "promote.min_gain=0.99")
     assert refused.returncode == 1, refused.stderr
     assert "of the start of version 1, a gain of" in refused.stderr
     assert "(promote.min_gain 0.99)" in refused.stderr
 
 
 def test_ray_s_own_command_goes_on_with_the_same_workspace(job: Job, services: Services) -> None:
-    settings = {"env_vars": {**CREDENTIALS, "MLFLOW_TRACKING_URI": services.mlflow}}
-    done = _call(
-        "-m", "ray.scripts.scripts", "job", "submit", "--address", services.jobs, "--working-dir", str(ROOT),
-        "--runtime-env-json", json.dumps(settings),
-        "--", "python", "-m", "pipelines", "run", str(job.config), *job.overrides,
-    )  # fmt: skip
+    done = ray_job_submit(services, "python", "-m", "pipelines", "run", str(job.config), *job.overrides)
     assert done.returncode == 0, done.stdout + done.stderr
     stages = ("corpus", "train", "vectors", "index", "evaluate", "register")
     assert [stage for stage in stages if f"{stage}: up to date" not in done.stdout] == []
 
 
 def test_a_job_that_fails_gives_its_exit_code_and_reason(job: Job, services: Services) -> None:
-    done = _submit(services, str(job.config), *job.overrides, "corpus.input=/nowhere/rows.jsonl")
+    done = tsdae_submit(services, str(job.config), *job.overrides, "corpus.input=/nowhere/rows.jsonl")
     assert done.returncode == 2, done.stdout + done.stderr
     assert "error: " in done.stdout
     assert "/nowhere/rows.jsonl" in done.stdout
@@ -252,7 +236,7 @@ def test_a_stopped_job_submitted_again_goes_on_in_the_same_run_to_the_same_encod
         str(job.config), f"workspace='{services.url('again')}'", "train.checkpoint_every=1",
         "tracking.experiment=again", "evaluate.tasks=[]", "register.name=again-encoder",
     )  # fmt: skip
-    first = _submit(services, *same, "--no-wait")
+    first = tsdae_submit(services, *same, "--no-wait")
     (job_id,) = re.findall(r"raysubmit_\w+", first.stdout + first.stderr)[:1]
     client = JobSubmissionClient(services.jobs)
     _wait_until(lambda: _checkpoints(services, "again") != [])
@@ -262,7 +246,7 @@ def test_a_stopped_job_submitted_again_goes_on_in_the_same_run_to_the_same_encod
     reached = _checkpoints(services, "again")[-1]
     assert reached < STEPS, "the job was stopped too late"
 
-    done = _submit(services, *same)
+    done = tsdae_submit(services, *same)
     assert done.returncode == 0, done.stdout + done.stderr
     assert f"{STEPS}/{STEPS} steps" in done.stdout
     assert f" 0/{STEPS} steps" not in done.stdout

@@ -1,19 +1,21 @@
 """Rows per second and peak memory of prepare, driver and workers apart, for growing corpora of short rows.
 
 Each size is a run of its own in a fresh process with a fresh Ray cluster on this machine. The rows are made
-here, 4 to 20 made-up words each, 1 in 50 a repeat, as zstd Parquet files of a million rows, or as about as
-many JSONL files as `--files` says. Driver memory is the process's peak resident set; that of the workers the
-largest private memory (USS) seen in one of them, sampled ten times a second. Ray's own object store and
-daemons are not counted.
+here, 4 to 20 made-up words each, 1 in 50 a repeat, as zstd Parquet files of a million rows, as about as many
+JSONL files as `--files` says, or as one `.csv.gz`. Driver memory is the process's peak resident set; that of
+the workers the largest private memory (USS) seen in one of them, sampled ten times a second. Ray's own object
+store and daemons are not counted.
 
     python benchmarks/bench_prepare.py 100000 1000000 10000000 --cpus 2
     python benchmarks/bench_prepare.py 1000000 --num-shards 1024   # what a shard costs the driver
     python benchmarks/bench_prepare.py 20000 --files 20000         # what an input file costs it
+    python benchmarks/bench_prepare.py 1000000 4000000 --csv-gz --num-shards 64   # one file, not to be cut
 """
 
 from __future__ import annotations
 
 import argparse
+import gzip
 import json
 import os
 import subprocess
@@ -33,8 +35,11 @@ _VOCABULARY = 50_000
 _SAMPLE_S = 0.1
 
 
-def write_corpus(folder: Path, num_rows: int, *, num_files: int = 0) -> int:
-    """Writes the rows as `num_files` JSONL files, or, for 0, as large Parquet files; returns their bytes."""
+def write_corpus(folder: Path, num_rows: int, *, num_files: int = 0, csv_gz: bool = False) -> int:
+    """Writes the rows as `num_files` JSONL files, or, for 0, as large Parquet files or as one `.csv.gz`.
+
+    Returns the bytes on disk.
+    """
     rng = np.random.default_rng(0)
     words = np.asarray([f"{'bcdfgklmnprstv'[i % 14]}o{i:x}" for i in range(_VOCABULARY)], dtype=object)
     repeated = [" ".join(words[rng.integers(0, _VOCABULARY, 12)]) for _ in range(1_000)]
@@ -48,6 +53,8 @@ def write_corpus(folder: Path, num_rows: int, *, num_files: int = 0) -> int:
             texts[i] = repeated[(start + i) // 50 % len(repeated)]
         if num_files:
             _write_lines(folder, texts, first=start, rows_per_file=-(-num_rows // num_files))
+        elif csv_gz:
+            _write_csv_gz(folder / "rows.csv.gz", texts)
         else:
             pq.write_table(pa.table({"text": texts}), folder / f"{start:09d}.parquet", compression="zstd")
     return sum(path.stat().st_size for path in folder.iterdir())
@@ -58,6 +65,13 @@ def _write_lines(folder: Path, texts: list[str], *, first: int, rows_per_file: i
         rows = texts[max(0, number * rows_per_file - first) : (number + 1) * rows_per_file - first]
         with (folder / f"{number:09d}.jsonl").open("a", encoding="utf-8") as stream:
             stream.writelines(json.dumps({"text": text}) + "\n" for text in rows)
+
+
+def _write_csv_gz(path: Path, texts: list[str]) -> None:
+    """Appends rows; a compressed file may be several, one behind the other."""
+    header = [] if path.exists() else ["text"]
+    with gzip.open(path, "at", compresslevel=6, encoding="utf-8") as stream:
+        stream.writelines(f"{line}\n" for line in [*header, *texts])
 
 
 class WorkerWatch(threading.Thread):
@@ -129,6 +143,7 @@ def main() -> None:
     parser.add_argument("--cpus", type=int, default=2, help="logical CPUs of the Ray cluster")
     parser.add_argument("--num-shards", type=int, default=0, help="shards of the corpus; 0 = by its size")
     parser.add_argument("--files", type=int, default=0, help="JSONL files of the input; 0 = large Parquet")
+    parser.add_argument("--csv-gz", action="store_true", help="the input is one .csv.gz, read by one task")
     parser.add_argument("--one", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.one:
@@ -139,7 +154,7 @@ def main() -> None:
     print(f"| {' | '.join(columns)} |\n|{'---|' * len(columns)}", flush=True)
     for num_rows in arguments.num_rows:
         with tempfile.TemporaryDirectory(prefix="bench-rows-") as folder:
-            size = write_corpus(Path(folder), num_rows, num_files=arguments.files)
+            size = write_corpus(Path(folder), num_rows, num_files=arguments.files, csv_gz=arguments.csv_gz)
             num_files = len(list(Path(folder).iterdir()))
             command = [sys.executable, __file__, "--one", folder, "--cpus", str(arguments.cpus)]
             command += ["--num-shards", str(arguments.num_shards)]

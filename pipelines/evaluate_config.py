@@ -27,8 +27,8 @@ class TaskConfig:
     """A task: where its files are and by which protocol it is scored.
 
     folder: the task's folder, or file for kinds that are one (pairs, rerank, sts).
-    qrels: file of judgements relative to the folder; None takes `qrels/<split>.tsv` or `qrels.tsv`, or these as
-        Parquet.
+    qrels: file of judgements relative to the folder; None takes `qrels/<split>.tsv` or `qrels.tsv`, or the
+        same names with `.parquet`.
     split: test, dev or valid, where the data has several.
     """
 

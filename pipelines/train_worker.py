@@ -21,6 +21,7 @@ import ray.train.torch
 import torch
 from torch import Tensor
 
+from pipelines.compiling import compiler_told
 from pipelines.config_values import config_to_dict
 from pipelines.errors import InputError
 from pipelines.held_out import HeldOut
@@ -88,7 +89,8 @@ def train_linked(job: Training, links: Links) -> None:
     Raises:
         InputError: settings, data or disk are unfit.
     """
-    with tempfile.TemporaryDirectory(prefix="tsdae-best-") as best:
+    told = compiler_told(compiles=job.config.compile)
+    with told, tempfile.TemporaryDirectory(prefix="tsdae-best-") as best:
         _Worker(job, links, best=Path(best)).run()
 
 

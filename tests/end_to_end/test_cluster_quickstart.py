@@ -85,7 +85,9 @@ def job(request: pytest.FixtureRequest, services: Services, local: Local) -> Job
         "documents.input": "docs-corpus/documents",
         "evaluate.tasks.0.folder": "docs-corpus/task",
     }
-    settings = [*(f"{key}='{services.url(place)}'" for key, place in places.items()), *local.overrides]
+    settings = [f"{key}='{services.url(place)}'" for key, place in places.items()]
+    # A training is found again by its fingerprint, and both ways are the same training.
+    settings += [f"tracking.experiment={workspace}", *local.overrides]
     if way == "tsdae submit":
         done = tsdae_submit(services, CONFIG, *settings)
     else:

@@ -20,8 +20,9 @@ from tests.pipelines.shard_builders import run_shards_here
 _KIB, _MIB = 1 << 10, 1 << 20
 # Buffers may outlive a test, and they need the pool they come from.
 _POOLS = []
-_ROWS = 8_000
-_FILLER = "some words again and again " * 155  # 4 KiB, so that a file has few rows and is read in a second
+_ROWS = 2_000
+_CUT = 128
+_FILLER = "some words again and again " * 155  # 4 KiB, so that a file has few rows and is read soon
 _LINES = {
     "txt.gz": lambda text: text,
     "csv.gz": lambda text: f'"{text}",7',
@@ -59,13 +60,13 @@ def traced():
 
 @pytest.mark.parametrize("ending", _LINES)
 def test_a_compressed_file_is_read_in_a_part_of_the_memory_that_its_text_takes(tmp_path, monkeypatch, ending):
-    """The reader's own units are cut to a 32nd, so that 32 MiB are to them what a GiB is to a run."""
-    monkeypatch.setattr(part_buffer, "PART_BYTES", part_buffer.PART_BYTES // 32)
-    monkeypatch.setattr(rows, "_BATCH_BYTES", rows._BATCH_BYTES // 32)
-    monkeypatch.setattr(lines, "_READ_BYTES", lines._READ_BYTES // 32)
+    """The reader's own units are cut to a 128th, so that 8 MiB are to them what a GiB is to a run."""
+    monkeypatch.setattr(part_buffer, "PART_BYTES", part_buffer.PART_BYTES // _CUT)
+    monkeypatch.setattr(rows, "_BATCH_BYTES", rows._BATCH_BYTES // _CUT)
+    monkeypatch.setattr(lines, "_READ_BYTES", lines._READ_BYTES // _CUT)
     size = write_compressed(tmp_path / f"a.{ending}", _ROWS)
     (file,) = find_files(str(tmp_path))
-    assert size > 31 * _MIB > 20 * file.size_bytes
+    assert size > 7 * _MIB > 20 * file.size_bytes
     config = CollectionConfig(input=str(tmp_path))
     read = Reader(Location.parse(tmp_path / "out"), config, 4)()
     with traced() as peaks:

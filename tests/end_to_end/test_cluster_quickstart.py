@@ -154,5 +154,6 @@ def _share_found(workspace: str, local: Local, output: Path) -> float:
 
 def _tell(request: pytest.FixtureRequest, line: str) -> None:
     """A line for who runs this by hand."""
-    terminal = request.config.pluginmanager.get_plugin("terminalreporter")
-    terminal.write_line(line)
+    plugins = request.config.pluginmanager
+    with plugins.get_plugin("capturemanager").global_and_fixture_disabled():
+        plugins.get_plugin("terminalreporter").write_line(f"\n{line}")

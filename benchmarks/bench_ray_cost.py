@@ -139,6 +139,7 @@ def _bare_windows(path: Path) -> list[float]:
                 optimizer,
                 global_num_targets=sum(job.objective.num_targets(batch) for batch in batches),
                 max_grad_norm=job.config.optim.max_grad_norm,
+                dropout_key=step.step,
             )
         rates.append(sum(step.num_tokens for step in window) / (time.monotonic() - started_s))
     return rates[1:]

@@ -86,14 +86,17 @@ def _auto(prefer: str) -> System:
     )
 
 
-def build_faiss(factory: str, rows: Vectors, path: Path) -> None:
-    """A FAISS type of this factory string, trained and filled as the project does."""
+def build_faiss(
+    factory: str, rows: Vectors, path: Path, *, left_out: NDArray[np.int64] | None = None
+) -> None:
+    """A FAISS type of this factory string, trained and filled as the project does, but for rows left out."""
     plan = plan_index(len(rows), rows.shape[1], IndexConfig(factory=factory))
     order = np.random.default_rng(0).permutation(len(rows))[: plan.num_train_vectors]
     index = train_index(rows[np.sort(order)], plan)
     for start in range(0, len(rows), BLOCK):
-        block = np.ascontiguousarray(rows[start : start + BLOCK])
-        add_vectors(index, np.arange(start, start + len(block)), block)
+        ids = np.arange(start, min(start + BLOCK, len(rows)))
+        ids = ids if left_out is None else ids[~np.isin(ids, left_out)]
+        add_vectors(index, ids, np.ascontiguousarray(rows[ids]))
     write_faiss_file(index, path)
 
 
@@ -139,7 +142,10 @@ def auto_config(prefer: str, target: float = 0.95) -> IndexConfig:
 def build_auto(prefer: str, rows: Vectors, path: Path) -> None:
     """What `plan_index` chooses for each target, one file for each different one."""
     for factory in auto_factories(prefer, rows):
-        build_faiss(factory, rows, path.with_name(path.name + "-" + _file_name(factory)))
+        place = path.with_name(path.name + "-" + _file_name(factory))
+        build_faiss(factory, rows, place)
+        if not plan_index(len(rows), rows.shape[1], IndexConfig(factory=factory)).mergeable:
+            build_faiss(factory, rows, _tuning_path(place), left_out=_own_rows(rows))
     path.write_text("\n".join(auto_factories(prefer, rows)))
 
 
@@ -152,16 +158,23 @@ def auto_factories(prefer: str, rows: Vectors) -> list[str]:
 def open_auto(prefer: str, path: Path, rows: Vectors) -> tuple[Search, list[str]]:
     """The project's searcher at the settings that the index stage would choose for each target.
 
-    They are tuned on rows of the index with their own place left out, as the stage does.
+    They are tuned as the stage does: on rows of the index with their own place left out, and for a graph
+    before these rows are in it.
     """
-    own = np.sort(np.random.default_rng(1).permutation(len(rows))[: 2 * IndexConfig().num_query_sample])
+    own = _own_rows(rows)
     exact = exact_search(rows[own], blocks_of(rows), 13 * K)
+    others = np.setdiff1d(np.arange(len(rows)), own)
     searchers, settings = {}, []
     for target in TARGETS:
         config = auto_config(prefer, target)
         plan = plan_index(len(rows), rows.shape[1], config)
-        index = read_faiss_file(path.with_name(path.name + "-" + _file_name(plan.factory)))
-        tuned = tune_search(index, rows[own], exact, plan, config, own_ids=own)
+        place = path.with_name(path.name + "-" + _file_name(plan.factory))
+        index = read_faiss_file(place)
+        if plan.mergeable:
+            tuned = tune_search(index, rows[own], exact, plan, config, own_ids=own)
+        else:
+            outside = exact_search(rows[own], [(others, rows[others])], 13 * K)
+            tuned = tune_search(read_faiss_file(_tuning_path(place)), rows[own], outside, plan, config)
         searchers[plan.factory] = IndexSearcher(index, metric="cosine")
         settings.append(f"{target:.2f} {plan.factory} {setting_of(tuned.params)}")
 
@@ -170,6 +183,15 @@ def open_auto(prefer: str, path: Path, rows: Vectors) -> tuple[Search, list[str]
         return searchers[factory].search(queries, K, params=params_of(params)).ids
 
     return _with_python_threads(search), settings
+
+
+def _own_rows(rows: Vectors) -> NDArray[np.int64]:
+    """The rows that `auto` is tuned on."""
+    return np.sort(np.random.default_rng(1).permutation(len(rows))[: 2 * IndexConfig().num_query_sample])
+
+
+def _tuning_path(place: Path) -> Path:
+    return place.with_name(place.name + "-tuning")
 
 
 def setting_of(params: SearchParams) -> str:

@@ -288,8 +288,9 @@ def _search_grid(factory: str, num_vectors: int, dim: int, nlist: int) -> tuple[
         visited = num_vectors * share + nlist * 4 * dim / max(scan, 1.0)
         if params.ef_search:
             visited = params.ef_search * graph_degree(factory)
-        # Re-ranking jumps through memory: each vector costs about four times a sequential read.
-        return visited * scan + 4 * 10 * (params.refine_factor or 0) * refine
+        # A byte of a vector that is scored again costs about as much as one of a scanned code: the jumps
+        # through memory take what the table lookups of the codes do (docs/log.md).
+        return visited * scan + 10 * (params.refine_factor or 0) * refine
 
     grid = [
         SearchParams(num_probes=probe, ef_search=effort, refine_factor=factor)

@@ -63,7 +63,7 @@ class StackSelection:
 
 @dataclass(frozen=True, eq=False)
 class _Found:
-    """Candidates in order; is_cut bool[nq]: there are more ties; num_hidden int64[nq]: better, but hidden."""
+    """Candidates by score; is_cut bool[nq]: there are more ties; num_hidden int64[nq]: better, but hidden."""
 
     candidates: Candidates
     is_cut: BoolArray
@@ -177,7 +177,8 @@ class IndexStack:
         """Ids, scores, and for which queries there are more ties than `max_depth` candidates show."""
         if not all(part.storage is not None for part in self._parts):
             found = self._found(vectors, depth, params, selection, max_depth=max_depth)
-            return found.candidates.ids, found.candidates.scores, found.is_cut
+            final = found.candidates.ordered()
+            return final.ids, final.scores, found.is_cut
         if all(part.base is part.storage for part in self._parts):
             margin = 2 * rounding_margin(vectors, largest=self._largest_norm)
             found = self._candidates(vectors, depth, params, selection, margin=margin, max_depth=max_depth)
@@ -196,7 +197,7 @@ class IndexStack:
         *,
         max_depth: int,
     ) -> _Found:
-        """The best `depth` by (score, id), in order, of all that a search as wide as it takes looks at."""
+        """The best `depth` by (score, id), best first, of all that a search as wide as it takes looks at."""
         narrowed = selection or (self._alive if len(self._deleted) and self._takes_selectors else None)
         if narrowed is None or narrowed.selectors is None:
             return _cut(self._candidates(vectors, depth, params, selection, max_depth=max_depth), depth)
@@ -270,7 +271,7 @@ class IndexStack:
         max_depth: int,
         is_patient: bool = True,
     ) -> _Found:
-        """At least the best `depth` by (score, id), in order; with a margin all that may be among them.
+        """At least the best `depth` by (score, id), best first; with a margin all that may be among them.
 
         Fewer where FAISS shows no more; without patience already where most of what it shows is hidden.
         """
@@ -291,7 +292,7 @@ class IndexStack:
     def _ask(
         self, vectors: Float32Array, asked: int, params: SearchParams, selection: StackSelection | None
     ) -> tuple[Candidates, Float32Array, Float32Array]:
-        """Every part's best, together in order; the score below which parts may hold more; hidden scores."""
+        """Every part's best, best first; the score below which parts may hold more; hidden scores."""
         found, last_scores = [Candidates.empty(len(vectors), 0)], np.full(len(vectors), -np.inf, np.float32)
         hidden_scores = [np.empty((len(vectors), 0), dtype=np.float32)]
         for number, part in enumerate(self._parts):
@@ -311,7 +312,7 @@ class IndexStack:
             found.append(Candidates(ids, scores, np.full(ids.shape, number), labels))
         columns = zip(*(one.fields for one in found), strict=True)
         together = Candidates(*(np.concatenate(arrays, axis=1) for arrays in columns))
-        return together.ordered(), last_scores, np.concatenate(hidden_scores, axis=1)
+        return together.by_score(), last_scores, np.concatenate(hidden_scores, axis=1)
 
     def _is_hidden(self, ids: Int64Array, selection: StackSelection | None) -> BoolArray:
         if selection is None:
@@ -390,4 +391,4 @@ class IndexStack:
 
 
 def _cut(found: _Found, depth: int) -> _Found:
-    return replace(found, candidates=found.candidates.padded(depth).first(depth))
+    return replace(found, candidates=found.candidates.cut(depth))

@@ -51,9 +51,35 @@ class Candidates:
         """Rows found for each query, int64[nq]."""
         return np.asarray((self.ids != NO_HIT).sum(axis=1), dtype=np.int64)
 
+    def by_score(self) -> "Candidates":
+        """Best scores first, in any order among equal ones."""
+        if bool((self.scores[:, 1:] <= self.scores[:, :-1]).all()):
+            return self
+        return self._taken(np.argsort(-self.scores, axis=1))
+
     def ordered(self) -> "Candidates":
         """By score, then id."""
-        order = np.lexsort((self.ids, -self.scores), axis=-1)
+        ranked = self.by_score()
+        ids, scores = ranked.ids, ranked.scores
+        is_wrong = (scores[:, 1:] == scores[:, :-1]) & (ids[:, 1:] < ids[:, :-1])
+        return ranked._ordered_in(np.flatnonzero(is_wrong.any(axis=1)))
+
+    def cut(self, depth: int) -> "Candidates":
+        """The best `depth` by score, then id, of candidates `by_score`; equal ones in any order."""
+        wide = self.padded(depth)
+        if wide.ids.shape[1] > depth:
+            is_tied = (wide.scores[:, depth - 1] == wide.scores[:, depth]) & (wide.ids[:, depth] != NO_HIT)
+            wide = wide._ordered_in(np.flatnonzero(is_tied))
+        return wide.first(depth)
+
+    def _ordered_in(self, queries: Int64Array) -> "Candidates":
+        """These queries' candidates by score, then id; done for few, as a sort by two keys is slow."""
+        if len(queries) == 0:
+            return self
+        some = Candidates(*(field[queries] for field in self.fields))
+        return self.replaced(queries, some._taken(np.lexsort((some.ids, -some.scores), axis=-1)))
+
+    def _taken(self, order: Int64Array) -> "Candidates":
         return Candidates(*(np.take_along_axis(field, order, axis=1) for field in self.fields))
 
     def first(self, depth: int) -> "Candidates":
@@ -62,7 +88,9 @@ class Candidates:
 
     def padded(self, depth: int) -> "Candidates":
         """At least `depth` places for each query, empty ones last."""
-        sides = ((0, 0), (0, max(0, depth - self.ids.shape[1])))
+        if self.ids.shape[1] >= depth:
+            return self
+        sides = ((0, 0), (0, depth - self.ids.shape[1]))
         fills = (NO_HIT, -np.inf, 0, NO_HIT)
         pairs = zip(self.fields, fills, strict=True)
         return Candidates(*(np.pad(field, sides, constant_values=fill) for field, fill in pairs))

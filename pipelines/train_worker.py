@@ -212,6 +212,7 @@ class _Worker:
                 self._log(done, meter)
                 meter = self._new_meter()
             if over or done % config.checkpoint_every == 0:
+                paused_s = time.monotonic()
                 self.history.open_window = self.parallel.gather(meter.loss_and_targets)
                 self._checkpoint(done, last=over)
                 meter.skip(time.monotonic() - paused_s)

@@ -9,6 +9,7 @@ from index_builders import NUM_DOCS, NUM_SHARDS, all_vectors, build_workspace, o
 from pipeline_builders import quiet_reporter, write_rows
 
 import pipelines.grow
+import pipelines.index_build
 import pipelines.index_layout
 import pipelines.index_segments
 from indexing.build import add_vectors, train_index
@@ -76,6 +77,34 @@ def test_vectors_are_cut_and_scaled_as_asked_and_so_are_queries(finished, worksp
     assert hits.equals(exact_search(normalize_rows(wide[:20, :12]), [(ids, narrow)], 5))
     with pytest.raises(InputError, match=r"embed\.dim is 33, the vectors of 'encoder' have 32"):
         embed(dataclasses.replace(config, embed=EmbedConfig(dim=33)), place, reporter=reporter)
+
+
+@pytest.mark.parametrize("layout", ["auto", "sharded"])
+def test_a_graph_is_tuned_before_its_query_sample_is_in_it(finished, workspace, monkeypatch, layout):
+    reporter, _ = quiet_reporter()
+    seen = []
+
+    def tune(parts, queries, exact, plan, config, **rest):
+        seen.append((sum(int(part.ntotal) for part in parts), queries, exact, rest["own_ids"]))
+        return tune_search(parts, queries, exact, plan, config, **rest)
+
+    monkeypatch.setattr(pipelines.index_build, "tune_search", tune)
+    monkeypatch.setattr(pipelines.index_layout, "_MAX_ROWS_PER_GROUP", 250)
+    settings = {"factory": "HNSW8,SQ8", "num_query_sample": 20, "allow_lower_recall": True, "layout": layout}
+    build_index(
+        of(finished, workspace, index=IndexConfig(**settings)), Location.parse(workspace), reporter=reporter
+    )
+    ((num_rows, queries, exact, own_ids),) = seen
+    ids, vectors = all_vectors(finished)
+    assert own_ids is None
+    assert num_rows == NUM_DOCS - 40 == NUM_DOCS - len(queries)
+    known = {vector.tobytes() for vector in queries}
+    pairs = zip(ids.tolist(), normalize_rows(vectors), strict=True)
+    outside = [row for row, vector in pairs if vector.tobytes() in known]
+    assert len(outside) >= 40
+    assert not np.isin(exact.ids, outside).any()
+    hits = open_index(workspace / "index").search(vectors, 1)
+    assert (hits.ids[:, 0] == ids).mean() > 0.95, "every row is in the index that is kept"
 
 
 def test_groups_merged_in_memory_on_disk_or_not_at_all_give_the_same_hits(finished, workspace, monkeypatch):

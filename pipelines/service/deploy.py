@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -29,6 +30,9 @@ APP_NAME = "tsdae"
 API_KEY_VARIABLE = "TSDAE_API_KEY"
 # Above the gateway's own limit, so that it is the gateway that turns requests away, with a reason.
 _QUEUE_MARGIN = 4
+# Of the interpreter, 5 ms by default: a request passes some five threads of these processes, and each hop
+# would wait so long for the thread that computes.
+_SWITCH_INTERVAL_S = 0.0005
 _Result = TypeVar("_Result")
 
 
@@ -38,6 +42,7 @@ class EngineReplica:
     def __init__(self, config: RunConfig) -> None:
         import torch
 
+        sys.setswitchinterval(_SWITCH_INTERVAL_S)
         torch.set_num_threads(max(1, int(config.serve.cpus_per_replica)))
         self._engine = Engine(config)
         self._engine.start_watching()
@@ -104,6 +109,7 @@ class Gateway:
     """The process that speaks HTTP."""
 
     def __init__(self, engine: Any, config: ServeConfig, api_key: str | None) -> None:
+        sys.setswitchinterval(_SWITCH_INTERVAL_S)
         self._backend = _Replicas(engine)
         self._config, self._api_key = config, api_key
 

@@ -19,6 +19,7 @@ from tsdae_core.optim_config import OptimConfig
 # One fp32 vector_norm over tens of millions of numbers is off by 0.15 % (it adds up naively); sums of chunks,
 # added up in float64, are not.
 _NORM_CHUNK = 1 << 9
+_SMALL_GRADIENT = 1 << 14
 
 
 def build_optimizer(model: nn.Module, config: OptimConfig) -> torch.optim.Optimizer:
@@ -61,10 +62,13 @@ class NonFiniteGradientError(ValueError):
     """The gradient holds nan or inf; the step was not taken."""
 
 
-def clip_gradients(params: Iterable[nn.Parameter], *, max_norm: float) -> float:
-    """Scale all gradients in place so that their joint norm is at most ``max_norm``; return the norm before.
+def clipped_step(
+    optimizer: torch.optim.Optimizer, params: Iterable[nn.Parameter], *, max_norm: float
+) -> float:
+    """Step with gradients scaled so that their joint norm is at most ``max_norm``; return the norm before.
 
-    Gradients that FSDP has cut into shards count whole, so that every rank scales alike.
+    Gradients that FSDP has cut into shards count whole, so that every rank scales alike. Afterwards the
+    gradients are the scaled ones.
 
     Raises:
         NonFiniteGradientError: if the norm is not finite, so that a broken step never reaches the weights.
@@ -73,25 +77,38 @@ def clip_gradients(params: Iterable[nn.Parameter], *, max_norm: float) -> float:
     norm = math.sqrt(_joint_squared_norm(grads)) if grads else 0.0
     if not math.isfinite(norm):
         raise NonFiniteGradientError("the gradient is not finite; lower the learning rate or check the data")
-    if norm > max_norm:
-        scale = max_norm / (norm + 1e-6)
+    if norm <= max_norm:
+        optimizer.step()
+    elif optimizer.defaults.get("fused") and not isinstance(grads[0], DTensor):
+        # What torch's GradScaler does: the fused kernel divides in the pass that it makes anyway.
+        divisor = torch.tensor((norm + 1e-6) / max_norm, dtype=torch.float32, device=grads[0].device)
+        setattr(optimizer, "grad_scale", divisor)  # noqa: B010
+        try:
+            optimizer.step()
+        finally:
+            del optimizer.grad_scale
+    else:
         for grad in grads:
-            grad.mul_(scale)
+            grad.mul_(max_norm / (norm + 1e-6))
+        optimizer.step()
     return norm
 
 
 def _joint_squared_norm(grads: Sequence[Tensor]) -> float:
     sharded = [isinstance(grad, DTensor) for grad in grads]
     assert all(sharded) or not any(sharded), "some gradients are sharded and others are not"
-    parts = [grad.to_local() if isinstance(grad, DTensor) else grad for grad in grads]
-    total = torch.stack([_squared_norm(part) for part in parts]).sum()
+    parts = [(grad.to_local() if isinstance(grad, DTensor) else grad).detach().reshape(-1) for grad in grads]
+    large = [part for part in parts if part.shape[0] > _SMALL_GRADIENT]
+    # Calls would take longer than the numbers of the many biases and norms, so these are joined.
+    small = [part.float() for part in parts if part.shape[0] <= _SMALL_GRADIENT]
+    joined = [torch.cat(small)] if small else []
+    total = torch.stack([_squared_norm(part) for part in large + joined]).sum()
     if any(sharded):
         dist.all_reduce(total)
     return float(total)
 
 
-def _squared_norm(grad: Tensor) -> Tensor:
-    flat = grad.detach().reshape(-1)
+def _squared_norm(flat: Tensor) -> Tensor:
     whole = flat.shape[0] - flat.shape[0] % _NORM_CHUNK
     chunks = torch.linalg.vector_norm(
         flat[:whole].view(whole // _NORM_CHUNK, _NORM_CHUNK), dim=1, dtype=torch.float32

@@ -29,6 +29,7 @@ from tsdae_core.backbone import (
     word_embeddings,
 )
 from tsdae_core.keyed_dropout import LayerDropout, PassKeys, begin_pass, layer_dropout
+from tsdae_core.packed_layer import LayerCalls, layer_calls
 from tsdae_core.ragged import Int64s, expand_spans, offsets_of
 from tsdae_core.token_table import TokenTable
 
@@ -150,32 +151,26 @@ def _unpad(rows: Tensor, group: _Group) -> Tensor:
 
 @dataclass(frozen=True)
 class FusedProjections:
-    """Query, key and value weights of every layer side by side, and the token embeddings.
+    """The parts of every layer as they run, query, key and value side by side, and the token embeddings.
 
     Made once per step and shared by all passes through the backbone.
     """
 
-    weights: tuple[Tensor, ...]
-    biases: tuple[Tensor, ...]
+    layers: tuple[LayerCalls, ...]
     table: TokenTable
 
     def first(self, num_layers: int) -> FusedProjections:
         """Return those of the first layers."""
-        return FusedProjections(self.weights[:num_layers], self.biases[:num_layers], self.table)
+        return FusedProjections(self.layers[:num_layers], self.table)
 
 
 def fuse_projections(backbone: nn.Module, table: TokenTable | None = None) -> FusedProjections:
-    """Concatenate the three projections of each layer: weights [3D, D], biases [3D].
+    """Make the parts of every layer ready for one step.
 
     ``table``, where the caller has one already, is of the backbone's token embeddings.
     """
-    weights, biases = [], []
-    for layer in layers_of(backbone):
-        parts = [layer.get_submodule(f"attention.self.{name}") for name in ("query", "key", "value")]
-        weights.append(torch.cat([_tensor(part.weight) for part in parts]))
-        biases.append(torch.cat([_tensor(part.bias) for part in parts]))
-    table = table or TokenTable(word_embeddings(backbone))
-    return FusedProjections(tuple(weights), tuple(biases), table)
+    calls = tuple(layer_calls(layer) for layer in layers_of(backbone))
+    return FusedProjections(calls, table or TokenTable(word_embeddings(backbone)))
 
 
 def run_packed(
@@ -213,13 +208,14 @@ def run_packed(
     project = getattr(backbone, "embeddings_project", None)
     if project is not None:
         hidden_TD = project(hidden_TD)
-    num_layers = len(fused.weights)
+    num_layers = len(fused.layers)
     recompute = recomputes_layers(backbone) and torch.is_grad_enabled()
-    for index, layer in enumerate(layers_of(backbone)[:num_layers]):
+    for index, (layer, calls) in enumerate(zip(layers_of(backbone), fused.layers, strict=False)):
         last = index == num_layers - 1
         call = partial(
             _run_layer,
             layer=layer,
+            calls=calls,
             plan=plan,
             causal=causal,
             keys=keys,
@@ -227,20 +223,15 @@ def run_packed(
             add=None if add_vector is None else partial(add_vector, index),
             keep=keep if last else None,
         )
-        weight, bias = fused.weights[index], fused.biases[index]
-        if recompute:
-            hidden_TD = checkpoint(call, hidden_TD, weight, bias, use_reentrant=False)
-        else:
-            hidden_TD = call(hidden_TD, weight, bias)
+        hidden_TD = checkpoint(call, hidden_TD, use_reentrant=False) if recompute else call(hidden_TD)
     return hidden_TD
 
 
 def _run_layer(
     hidden_TD: Tensor,
-    weight: Tensor,
-    bias: Tensor,
     *,
     layer: nn.Module,
+    calls: LayerCalls,
     plan: PackedPlan,
     causal: bool,
     keys: PassKeys | None,
@@ -249,16 +240,15 @@ def _run_layer(
     keep: Tensor | None,
 ) -> Tensor:
     with layer_dropout(keys, index) as dropout:
-        context_TD = _attend(F.linear(hidden_TD, weight, bias), plan, layer, causal=causal, keyed=dropout)
+        context_TD = _attend(calls.project(hidden_TD), plan, layer, causal=causal, keyed=dropout)
         if keep is not None:
             context_TD, hidden_TD = context_TD.index_select(0, keep), hidden_TD.index_select(0, keep)
             if dropout is not None:
                 dropout.keys = dropout.keys.index_select(0, keep)
-        hidden_TD = layer.get_submodule("attention.output")(context_TD, hidden_TD)
+        hidden_TD = calls.attention_output(context_TD, hidden_TD)
         if add is not None:
             hidden_TD = add(hidden_TD)
-        inner = layer.get_submodule("intermediate")(hidden_TD)
-        out: Tensor = layer.get_submodule("output")(inner, hidden_TD)
+        out: Tensor = calls.output(calls.intermediate(hidden_TD), hidden_TD)
     return out
 
 
@@ -293,8 +283,3 @@ def _attend(
 def _pad_keys(keys_G: Tensor, group: _Group) -> Tensor:
     padded = keys_G if group.padded_from is None else keys_G.index_select(0, group.padded_from)
     return padded.view(group.num_sentences, group.padded_length)
-
-
-def _tensor(value: Tensor | nn.Module) -> Tensor:
-    assert isinstance(value, Tensor)
-    return value

@@ -19,9 +19,10 @@ from torch.nn.parallel import DistributedDataParallel
 from tsdae_core.batch import Batch
 from tsdae_core.hashing import fold_key
 from tsdae_core.in_batch import InBatchModel, any_worker_has_several, cached_vector_grads, seed_micro_batch
+from tsdae_core.joint_gradient import reuse_gradients
 from tsdae_core.keyed_dropout import keyed_dropout
 from tsdae_core.loss_sums import LossSums
-from tsdae_core.optim import clip_gradients
+from tsdae_core.optim import clipped_step
 
 
 @dataclass(frozen=True)
@@ -73,7 +74,7 @@ def training_step(
         optimizer: its learning rate already set.
         global_num_targets: sum of `Objective.num_targets` over all ranks and micro-batches of this step.
         world_size: number of ranks.
-        max_grad_norm: see `clip_gradients`.
+        max_grad_norm: see `clipped_step`.
         weight: factor on the loss, of all micro-batches or of each; 0 for rows that stand in where a rank has
             none and only has to meet the others.
         autocast_dtype: ``torch.bfloat16`` runs matrix products of the forward pass in it; weights, gradients,
@@ -89,7 +90,7 @@ def training_step(
         raise ValueError("a training step needs at least one micro-batch and one target token")
     if autocast_dtype not in (None, torch.bfloat16):
         raise ValueError(f"autocast_dtype={autocast_dtype} is not supported; use torch.bfloat16 or None")
-    optimizer.zero_grad(set_to_none=True)
+    reuse_gradients(model.parameters())
     weights = [weight] * len(parts) if isinstance(weight, int | float) else weight
     base_seed, num_targets = torch.initial_seed(), 0
     with _autocast(model, autocast_dtype):
@@ -104,8 +105,7 @@ def training_step(
         if factor:  # rows that only stand in are nobody's loss
             loss_sum += float(sums.loss_sum.detach())
             num_targets += int(sums.num_targets)
-    grad_norm = clip_gradients(model.parameters(), max_norm=max_grad_norm)
-    optimizer.step()
+    grad_norm = clipped_step(optimizer, model.parameters(), max_norm=max_grad_norm)
     return StepStats(loss_sum, num_targets, grad_norm)
 
 

@@ -1,3 +1,4 @@
+import functools
 import math
 import os
 import pickle
@@ -10,7 +11,7 @@ import torch
 
 from tsdae_core.checkpoint import FILE_NAME, load_training_state, save_training_state
 from tsdae_core.objective import build_objective
-from tsdae_core.optim import OptimConfig, build_optimizer, clip_gradients, learning_rate, set_learning_rate
+from tsdae_core.optim import OptimConfig, build_optimizer, clipped_step, learning_rate, set_learning_rate
 from tsdae_core.step import seed_step, training_step
 from tsdae_core.tokens import tokenize_texts
 
@@ -315,16 +316,44 @@ def test_decay_touches_matrices_only(tokenizer, texts):
     assert len(decayed["params"]) + len(plain["params"]) == len(names)
 
 
+def clipped(*grads, optimizer, max_norm):
+    """Return the norm and the gradients after a step of an optimizer that was given these."""
+    params = [torch.nn.Parameter(torch.zeros_like(grad)) for grad in grads]
+    for param, grad in zip(params, grads, strict=True):
+        param.grad = grad.clone()
+    norm = clipped_step(optimizer(params), params, max_norm=max_norm)
+    return norm, params
+
+
 def test_clipping_covers_all_tensors_and_is_exact_for_large_ones():
-    large, small = torch.nn.Parameter(torch.zeros(3_000_001)), torch.nn.Parameter(torch.zeros(2))
-    large.grad, small.grad = torch.full((3_000_001,), 1e-2), torch.tensor([3.0, 4.0])
-    exact = math.sqrt(3_000_001 * float(large.grad[0]) ** 2 + 25)
-    assert clip_gradients([large, small], max_norm=1.0) == pytest.approx(exact, rel=1e-6)
-    assert clip_gradients([large, small], max_norm=9.0) == pytest.approx(1.0, rel=1e-5)
-    assert small.grad.tolist() == pytest.approx([3 / exact, 4 / exact], rel=1e-5)
-    small.grad[0] = math.nan
+    large, small = torch.full((3_000_001,), 1e-2), torch.tensor([3.0, 4.0])
+    exact = math.sqrt(3_000_001 * float(large[0]) ** 2 + 25)
+    plain = functools.partial(torch.optim.SGD, lr=1.0)
+    norm, (_, stepped) = clipped(large, small, optimizer=plain, max_norm=1.0)
+    assert norm == pytest.approx(exact, rel=1e-6)
+    assert stepped.tolist() == pytest.approx([-3 / exact, -4 / exact], rel=1e-5)
+    norm, (_, stepped) = clipped(large, small, optimizer=plain, max_norm=exact * 1.001)
+    assert norm == pytest.approx(exact, rel=1e-6)
+    assert stepped.tolist() == [-3.0, -4.0]
     with pytest.raises(ValueError, match="not finite"):
-        clip_gradients([large, small], max_norm=1.0)
+        clipped(large, torch.tensor([math.nan, 1.0]), optimizer=plain, max_norm=1.0)
+
+
+def test_the_fused_optimizer_clips_as_scaling_does_and_only_in_that_step():
+    torch.manual_seed(0)
+    grads = [torch.randn(40, 30), torch.randn(7)]
+    outcomes = []
+    for fused in (True, False):
+        params = [torch.nn.Parameter(torch.ones_like(grad)) for grad in grads]
+        optimizer = torch.optim.AdamW(params, lr=0.1, eps=1.0, fused=fused)
+        for max_norm in (0.5, 1e6):
+            for param, grad in zip(params, grads, strict=True):
+                param.grad = grad.clone()
+            clipped_step(optimizer, params, max_norm=max_norm)
+            outcomes.append([value.clone() for param in params for value in (param.detach(), param.grad)])
+    for ours, plain in zip(outcomes[:2], outcomes[2:], strict=True):
+        for got, want in zip(ours, plain, strict=True):
+            torch.testing.assert_close(got, want, rtol=1e-5, atol=1e-7)
 
 
 @pytest.mark.parametrize(

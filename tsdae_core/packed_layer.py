@@ -1,0 +1,95 @@
+"""The parts of a BERT-shaped layer as the packed path calls them, and the sharing of their gradients.
+
+Owns how the weights of a layer are used in one step: query, key and value side by side, and one gradient for
+all passes through a matrix (`JointGradient`). The weights stay in the Hugging Face modules, whose own forward
+is called where there is more to them than their weights. Knows nothing of layouts, attention or masks.
+
+Shapes: T packed tokens, D width, I inner width.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from tsdae_core.joint_gradient import JointGradient, is_plain
+
+Rows = Callable[[Tensor], Tensor]
+RowsAndResidual = Callable[[Tensor, Tensor], Tensor]
+
+
+@dataclass(frozen=True)
+class LayerCalls:
+    """What runs in a layer beside attention.
+
+    Attributes:
+        project: states [T, D] to query, key and value side by side, [T, 3D].
+        attention_output: attention's output and the states before it to the states after the block, [T, D].
+        intermediate: states to the inner states [T, I].
+        output: inner states and the states before them to the layer's output, [T, D].
+    """
+
+    project: Rows
+    attention_output: RowsAndResidual
+    intermediate: Rows
+    output: RowsAndResidual
+
+
+def layer_calls(layer: nn.Module) -> LayerCalls:
+    """Return the calls of a layer, for one step."""
+    return LayerCalls(
+        _fused_projection(layer.get_submodule("attention.self")),
+        _output_block(layer.get_submodule("attention.output")),
+        _inner_block(layer.get_submodule("intermediate")),
+        _output_block(layer.get_submodule("output")),
+    )
+
+
+def _fused_projection(attention: nn.Module) -> Rows:
+    parts = [attention.get_submodule(name) for name in ("query", "key", "value")]
+    weight = JointGradient(torch.cat([_tensor(part.weight) for part in parts]))
+    bias = torch.cat([_tensor(part.bias) for part in parts])
+    return lambda rows_TD: weight.linear(rows_TD, bias)
+
+
+def _output_block(module: nn.Module) -> RowsAndResidual:
+    linear = _linear(module)
+    if linear is None:
+        return module
+    dropout, norm = module.get_submodule("dropout"), module.get_submodule("LayerNorm")
+
+    def call(rows: Tensor, residual_TD: Tensor) -> Tensor:
+        out: Tensor = norm(dropout(linear(rows)) + residual_TD)
+        return out
+
+    return call
+
+
+def _inner_block(module: nn.Module) -> Rows:
+    linear, activation = _linear(module), module.intermediate_act_fn
+    if linear is None:
+        return module
+    assert callable(activation)
+
+    def call(rows_TD: Tensor) -> Tensor:
+        inner_TI: Tensor = activation(linear(rows_TD))
+        return inner_TI
+
+    return call
+
+
+def _linear(module: nn.Module) -> Rows | None:
+    """Return a block's linear part, or None where the block or that part is to be called itself."""
+    dense = module.get_submodule("dense")
+    if type(dense) is not nn.Linear or not (is_plain(module) and is_plain(dense)):
+        return None
+    joint = JointGradient(dense.weight)
+    return lambda rows: joint.linear(rows, dense.bias)
+
+
+def _tensor(value: Tensor | nn.Module) -> Tensor:
+    assert isinstance(value, Tensor)
+    return value

@@ -58,7 +58,7 @@ def test_under_autocast_the_product_is_torch_s_own():
 
 def step_gradient(weight, states, targets):
     joint = JointGradient(weight)
-    bias = torch.zeros(weight.shape[0]).double()
+    bias = torch.zeros(weight.shape[0], dtype=weight.dtype)
     linear_cross_entropy_sum(states, joint.weight, bias, targets, table=joint).backward()
     return weight.grad
 

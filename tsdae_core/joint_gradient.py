@@ -10,7 +10,7 @@ Shapes: T tokens, I width of the inputs, O width of the outputs; the weight is [
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, MutableMapping
 from typing import Any
 
 import torch
@@ -20,7 +20,7 @@ from torch.utils.weak import WeakTensorKeyDictionary
 
 # From 32 MiB on the C library asks the system for memory anew every time, and every page costs a fault.
 _LARGE_BYTES = 1 << 25
-_MEMORY: WeakTensorKeyDictionary = WeakTensorKeyDictionary()
+_MEMORY: MutableMapping[Tensor, Tensor | None] = WeakTensorKeyDictionary()
 
 
 class JointGradient:
@@ -96,7 +96,7 @@ def reuse_gradients(params: Iterable[nn.Parameter]) -> None:
 def _memory_like(weight_OI: Tensor) -> Tensor:
     if weight_OI.device.type != "cpu" or weight_OI.nbytes < _LARGE_BYTES or not weight_OI.is_leaf:
         return torch.empty_like(weight_OI)
-    memory: Tensor | None = _MEMORY.get(weight_OI)
+    memory = _MEMORY.get(weight_OI)
     _MEMORY[weight_OI] = None  # the step's first gradient has it
     if memory is None or memory.dtype != weight_OI.dtype:
         return torch.empty_like(weight_OI)

@@ -86,7 +86,7 @@ def clipped_step(
         try:
             optimizer.step()
         finally:
-            del optimizer.grad_scale
+            delattr(optimizer, "grad_scale")
     else:
         for grad in grads:
             grad.mul_(max_norm / (norm + 1e-6))

@@ -101,7 +101,9 @@ class EmbedActor:
 
         def work(name: str, _spec: Mapping[str, Any]) -> ShardRecord:
             table = read_shard(self.documents, name, ["row_id", "text"])
-            vectors = encoder.encode(table.column("text").to_pylist(), batch_tokens=config.batch_tokens)
+            vectors = encoder.encode(
+                table.column("text").to_pylist(), batch_tokens=config.batch_tokens, precision=config.precision
+            )
             place = self.vectors / f"{name}.parquet"
             with place.write_atomically() as target:
                 write_vectors(

@@ -7,6 +7,7 @@ from typing import Literal
 
 from indexing.vectors import VectorForm
 from pipelines.collection_config import require
+from tsdae_core.choices import EncodePrecision
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -16,12 +17,14 @@ class EmbedConfig:
     dtype: the stored type.
     dim: keep the first so many numbers of every vector (for encoders trained that way); None keeps all.
     normalize: scale vectors to length 1, after the cut.
+    precision: `int8` multiplies in 8-bit integers on CPUs: faster, vectors less exact; queries stay float32.
     batch_tokens: bounds one forward pass.
     """
 
     dtype: Literal["float16", "float32"] = "float32"
     dim: int | None = None
     normalize: bool = False
+    precision: EncodePrecision = "float32"
     batch_tokens: int = 8_192
     num_actors: int = 1
     cpus_per_actor: float = 1.0
@@ -34,6 +37,10 @@ class EmbedConfig:
         for name in ("cpus_per_actor", "gpus_per_actor"):
             require(getattr(self, name) >= 0, f"{name} must not be negative")
         require(self.dim is None or self.dim >= 1, "dim must be at least 1")
+        require(
+            self.precision != "int8" or self.gpus_per_actor == 0,
+            "precision int8 is for CPUs; set gpus_per_actor to 0, or precision to float32",
+        )
 
     @property
     def form(self) -> VectorForm:

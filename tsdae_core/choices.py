@@ -10,3 +10,5 @@ PoolingMode = Literal["cls", "mean", "max"]
 Attention = Literal["bidirectional", "causal"]
 # How the modules that add the sentence vector start; `tsdae.TsdaeConfig` tells what it means.
 BottleneckInit = Literal["random", "identity"]
+# In what the products of an encoder are computed.
+EncodePrecision = Literal["float32", "int8"]

@@ -23,7 +23,7 @@ from torch import Tensor, nn
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 from tsdae_core.backbone import backbone_config, family_of, max_positions
-from tsdae_core.choices import Attention
+from tsdae_core.choices import Attention, EncodePrecision
 from tsdae_core.head_files import (
     HEAD_FILE,
     fits_class,
@@ -32,6 +32,7 @@ from tsdae_core.head_files import (
     masked_lm_state,
     write_head,
 )
+from tsdae_core.int8 import check_int8, int8_projections, sample_sentences
 from tsdae_core.layout import local_folder, read_folder, write_folder
 from tsdae_core.lm_head import LmHead
 from tsdae_core.packed import FusedProjections, fuse_projections, plan_packing, run_packed
@@ -213,7 +214,12 @@ class SentenceEncoder(nn.Module):
         return pool(hidden_TD, plan.first.index_select(0, plan.restore), plan.row_of_token, mode=self.pooling)
 
     def encode(
-        self, texts: Iterable[str], *, batch_tokens: int = 4096, normalize: bool | None = None
+        self,
+        texts: Iterable[str],
+        *,
+        batch_tokens: int = 4096,
+        normalize: bool | None = None,
+        precision: EncodePrecision = "float32",
     ) -> NDArray[np.float32]:
         """Return float32[n, dim], row i for the i-th text.
 
@@ -221,16 +227,24 @@ class SentenceEncoder(nn.Module):
             texts: any iterable; it is read in large blocks, sorted by length inside a block.
             batch_tokens: tokens per forward pass, padding included.
             normalize: scale to length 1; None does what the encoder's own modules do.
+            precision: ``int8`` multiplies in 8-bit integers: faster, less exact (`int8_projections`).
 
         Raises:
-            ValueError: if ``batch_tokens`` is not positive.
+            ValueError: if ``batch_tokens`` is not positive, ``precision`` is unknown, or backbone or
+                machine are not fit for it.
         """
         if batch_tokens < 1:
             raise ValueError(f"batch_tokens={batch_tokens} must be positive")
+        if precision not in get_args(EncodePrecision):
+            known = ", ".join(get_args(EncodePrecision))
+            raise ValueError(f"precision {precision!r} is unknown; choose one of {known}")
         was_training = self.training
         self.eval()
         try:
-            blocks = [self._encode_block(block, batch_tokens) for block in _blocks(texts, _BLOCK_TEXTS)]
+            fused = self._int8_projections() if precision == "int8" else None
+            blocks = [
+                self._encode_block(block, batch_tokens, fused) for block in _blocks(texts, _BLOCK_TEXTS)
+            ]
         finally:
             self.train(was_training)
         vectors = np.concatenate(blocks) if blocks else np.empty((0, self.dim), dtype=np.float32)
@@ -239,15 +253,27 @@ class SentenceEncoder(nn.Module):
             vectors = vectors / np.maximum(norms, np.float32(1e-12))
         return vectors
 
-    def _encode_block(self, texts: list[str], batch_tokens: int) -> NDArray[np.float32]:
+    def _int8_projections(self) -> FusedProjections:
+        check_int8(self.backbone)
+        sample = sample_sentences(self.tokenizer, max_tokens=self.max_tokens)
+        return int8_projections(
+            self.backbone, lambda fused: self.embed(sample.values, sample.lengths, fused=fused)
+        )
+
+    def _encode_block(
+        self, texts: list[str], batch_tokens: int, fused: FusedProjections | None
+    ) -> NDArray[np.float32]:
         tokens = tokenize_texts(texts, self.tokenizer, max_tokens=self.max_tokens)
         with torch.inference_mode():
-            return self.encode_ids(tokens.ids, batch_tokens=batch_tokens)
+            return self.encode_ids(tokens.ids, batch_tokens=batch_tokens, fused=fused)
 
-    def encode_ids(self, ids: Ragged, *, batch_tokens: int) -> NDArray[np.float32]:
+    def encode_ids(
+        self, ids: Ragged, *, batch_tokens: int, fused: FusedProjections | None = None
+    ) -> NDArray[np.float32]:
         """Return float32[B, D], vectors of token ids without special tokens, in their order.
 
-        The mode (train, eval) and the precision (autocast) are the caller's; no gradient is kept.
+        The mode (train, eval) and the precision (autocast) are the caller's; no gradient is kept. ``fused``
+        are projections made before; None makes them.
 
         Raises:
             ValueError: for an empty text where the tokenizer adds no special token.
@@ -258,7 +284,8 @@ class SentenceEncoder(nn.Module):
         order = np.argsort(framed.lengths, kind="stable").astype(np.int64)
         vectors = np.empty((len(ids), self.dim), dtype=np.float32)
         with torch.no_grad():
-            fused = fuse_projections(self.backbone) if self.use_packed else None
+            if fused is None and self.use_packed:
+                fused = fuse_projections(self.backbone)
             for rows in _length_batches(framed, order, batch_tokens):
                 batch = framed.take(rows)
                 out = self.embed(batch.values, batch.lengths, fused=fused)

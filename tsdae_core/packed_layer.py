@@ -19,6 +19,8 @@ from tsdae_core.joint_gradient import JointGradient, is_plain
 
 Rows = Callable[[Tensor], Tensor]
 RowsAndResidual = Callable[[Tensor, Tensor], Tensor]
+# From a weight [O, I] and a bias [O] to what applies them to rows.
+MakeLinear = Callable[[Tensor, Tensor | None], Rows]
 
 
 @dataclass(frozen=True)
@@ -38,25 +40,29 @@ class LayerCalls:
     output: RowsAndResidual
 
 
-def layer_calls(layer: nn.Module) -> LayerCalls:
+def _joint_linear(weight_OI: Tensor, bias_O: Tensor | None) -> Rows:
+    joint = JointGradient(weight_OI)
+    return lambda rows: joint.linear(rows, bias_O)
+
+
+def layer_calls(layer: nn.Module, *, make_linear: MakeLinear = _joint_linear) -> LayerCalls:
     """Return the calls of a layer, for one step."""
     return LayerCalls(
-        _fused_projection(layer.get_submodule("attention.self")),
-        _output_block(layer.get_submodule("attention.output")),
-        _inner_block(layer.get_submodule("intermediate")),
-        _output_block(layer.get_submodule("output")),
+        _fused_projection(layer.get_submodule("attention.self"), make_linear),
+        _output_block(layer.get_submodule("attention.output"), make_linear),
+        _inner_block(layer.get_submodule("intermediate"), make_linear),
+        _output_block(layer.get_submodule("output"), make_linear),
     )
 
 
-def _fused_projection(attention: nn.Module) -> Rows:
+def _fused_projection(attention: nn.Module, make_linear: MakeLinear) -> Rows:
     parts = [attention.get_submodule(name) for name in ("query", "key", "value")]
-    weight = JointGradient(torch.cat([_tensor(part.weight) for part in parts]))
-    bias = torch.cat([_tensor(part.bias) for part in parts])
-    return lambda rows_TD: weight.linear(rows_TD, bias)
+    weight_ED = torch.cat([_tensor(part.weight) for part in parts])
+    return make_linear(weight_ED, torch.cat([_tensor(part.bias) for part in parts]))
 
 
-def _output_block(module: nn.Module) -> RowsAndResidual:
-    linear = _linear(module)
+def _output_block(module: nn.Module, make_linear: MakeLinear) -> RowsAndResidual:
+    linear = _linear(module, make_linear)
     if linear is None:
         return module
     dropout, norm = module.get_submodule("dropout"), module.get_submodule("LayerNorm")
@@ -68,8 +74,8 @@ def _output_block(module: nn.Module) -> RowsAndResidual:
     return call
 
 
-def _inner_block(module: nn.Module) -> Rows:
-    linear, activation = _linear(module), getattr(module, "intermediate_act_fn")  # noqa: B009
+def _inner_block(module: nn.Module, make_linear: MakeLinear) -> Rows:
+    linear, activation = _linear(module, make_linear), getattr(module, "intermediate_act_fn")  # noqa: B009
     if linear is None:
         return module
 
@@ -80,13 +86,12 @@ def _inner_block(module: nn.Module) -> Rows:
     return call
 
 
-def _linear(module: nn.Module) -> Rows | None:
+def _linear(module: nn.Module, make_linear: MakeLinear) -> Rows | None:
     """Return a block's linear part, or None where the block or that part is to be called itself."""
     dense = module.get_submodule("dense")
     if type(dense) is not nn.Linear or not (is_plain(module) and is_plain(dense)):
         return None
-    joint = JointGradient(dense.weight)
-    return lambda rows: joint.linear(rows, dense.bias)
+    return make_linear(dense.weight, dense.bias)
 
 
 def _tensor(value: Tensor | nn.Module) -> Tensor:

@@ -27,6 +27,7 @@ from pipelines.grow import add_documents, delete_documents, recover
 from pipelines.index_stage import build_index
 from pipelines.prepare import prepare
 from pipelines.storage import Location
+from tsdae_core import int8
 from tsdae_core.encoder import SentenceEncoder
 
 
@@ -105,6 +106,31 @@ def test_a_graph_is_tuned_before_its_query_sample_is_in_it(finished, workspace, 
     assert not np.isin(exact.ids, outside).any()
     hits = open_index(workspace / "index").search(vectors, 1)
     assert (hits.ids[:, 0] == ids).mean() > 0.95, "every row is in the index that is kept"
+
+
+@pytest.mark.skipif(not int8.is_supported(), reason="this CPU has no AVX-512 VNNI")
+def test_vectors_in_8_bits_are_close_and_replace_those_of_float32(finished, workspace):
+    reporter, _ = quiet_reporter()
+    place, base = Location.parse(workspace), of(finished, workspace)
+    ids, exact = all_vectors(finished)
+    config = dataclasses.replace(base, embed=dataclasses.replace(base.embed, precision="int8"))
+    first = embed(config, place, reporter=reporter)
+    same_ids, turned = all_vectors(workspace)
+    assert np.array_equal(ids, same_ids)
+    assert not np.array_equal(exact, turned)
+    cosines = (normalize_rows(exact) * normalize_rows(turned)).sum(1)
+    assert cosines.mean() > 0.99
+    again = embed(
+        dataclasses.replace(config, embed=EmbedConfig(precision="int8", batch_tokens=50)),
+        place,
+        reporter=reporter,
+    )
+    assert again.digest != first.digest
+    assert (normalize_rows(turned) * normalize_rows(all_vectors(workspace)[1])).sum(1).min() > 0.999
+    embed(base, place, reporter=reporter)
+    assert np.array_equal(all_vectors(workspace)[1], exact)
+    with pytest.raises(ValueError, match="int8 is for CPUs; set gpus_per_actor to 0"):
+        EmbedConfig(precision="int8", gpus_per_actor=0.5)
 
 
 def test_groups_merged_in_memory_on_disk_or_not_at_all_give_the_same_hits(finished, workspace, monkeypatch):

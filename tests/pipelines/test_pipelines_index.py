@@ -125,7 +125,7 @@ def test_vectors_in_8_bits_are_close_and_replace_those_of_float32(finished, work
         place,
         reporter=reporter,
     )
-    assert again.digest != first.digest
+    assert again.fingerprint != first.fingerprint
     assert (normalize_rows(turned) * normalize_rows(all_vectors(workspace)[1])).sum(1).min() > 0.999
     embed(base, place, reporter=reporter)
     assert np.array_equal(all_vectors(workspace)[1], exact)

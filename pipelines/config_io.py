@@ -1,7 +1,7 @@
 """From defaults, a YAML file and dotted overrides to a checked RunConfig, and back to YAML.
 
-Later wins: defaults, then the file, then `key.subkey=value` from the command line. Every wrong key or
-value is one InputError that names the dotted key.
+Later wins: defaults, those of the objective, the file, then `key.subkey=value` from the command line. Every
+wrong key or value is one InputError that names the dotted key.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ import yaml
 from pipelines.config import RunConfig
 from pipelines.config_values import adapter_of, config_to_dict
 from pipelines.errors import InputError, nearest
+from pipelines.objective_defaults import with_objective_defaults
 
 _T = TypeVar("_T")
 
@@ -37,12 +38,14 @@ def load_config(path: str | Path | None, overrides: Sequence[str] = ()) -> RunCo
 
 
 def config_of(tree: Mapping[str, Any], config_class: type[_T]) -> _T:
-    """A checked configuration of plain nested values.
+    """A checked configuration of plain nested values; that of a run with its objectives' settings.
 
     Raises:
         InputError: a key is unknown, a value has the wrong type or range.
     """
     _check_keys(tree, config_class, prefix="")
+    if config_class is RunConfig:
+        tree = with_objective_defaults(tree)
     try:
         config: _T = adapter_of(config_class).validate_python(tree)
     except pydantic.ValidationError as error:

@@ -1,4 +1,7 @@
-"""The configuration of training; the paper's settings of TSDAE are its defaults, for every objective."""
+"""The configuration of training. Its defaults are the paper's settings of TSDAE.
+
+A recipe of another objective gets that objective's when it is loaded: see `objective_defaults`.
+"""
 
 from __future__ import annotations
 
@@ -158,6 +161,13 @@ class TrainConfig:
         """The loss with its unit, as in names of metrics: nats_per_token, squared_error_per_pair ..."""
         measure = "squared_error" if self.objective in ("sts", "pairs") else "nats"
         return f"{measure}_per_{self.loss_unit}"
+
+    @property
+    def in_words(self) -> str:
+        """What a person looks for first: objective, optimizer and rate, batch, length."""
+        rate = f"{self.optim.optimizer} {self.optim.lr:g} {self.optim.schedule}"
+        most = f"{self.num_epochs} epochs, at most " if self.num_epochs else ""
+        return f"{self.objective}: {rate}, batches of {self.batch_size}, {most}{self.num_steps:,} steps"
 
     @property
     def chosen(self) -> ObjectiveConfig:

@@ -210,17 +210,24 @@ def config_check(
     failed = 0
     for file in files:
         try:
-            told = ""
             if is_study(file):
                 told = f" ({len(check_study(file)):,} cells in all sizes)"
             else:
-                load_config(file)
+                told = f" ({_training_of(load_config(file))})"
             console.print(f"ok    {file}{told}", markup=False)
         except InputError as error:
             failed += 1
             console.print(f"FAIL  {file}: {error}", markup=False)
     if failed:
         raise typer.Exit(2)
+
+
+def _training_of(config: RunConfig) -> str:
+    """What a configuration trains, by the values in force."""
+    if config.evaluate.systems:
+        return f"{len(config.evaluate.systems)} systems, nothing is trained"
+    trains = [phase.train for phase in config.phases] or [config.train]
+    return f"{config.model.pooling} pooling; {'; '.join(train.in_words for train in trains)}"
 
 
 def _configs_in(folder: Path) -> list[Path]:

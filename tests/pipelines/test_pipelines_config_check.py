@@ -26,6 +26,20 @@ def test_checks_every_configuration_below_a_folder(tmp_path: Path) -> None:
     assert "unknown configuration key 'train.num_wokers'" in result.stdout
 
 
+def test_tells_what_a_configuration_trains_by_the_values_in_force(tmp_path: Path) -> None:
+    (tmp_path / "a.yaml").write_text("train: {objective: simcse, batch_size: 64}\n")
+    (tmp_path / "b.yaml").write_text("phases: [{name: a, train: {objective: ct}}, {name: b}]\n")
+    systems = "evaluate: {tasks: [{name: a, folder: b}], systems: [{name: c, kind: bm25}]}\n"
+    (tmp_path / "c.yaml").write_text(systems)
+    told = [line.partition(" (")[2] for line in check(tmp_path).stdout.splitlines()]
+    assert told == [
+        "cls pooling; simcse: adamw 5e-05 constant, batches of 64, 1 epochs, at most 100,000 steps)",
+        "cls pooling; ct: rmsprop 1e-05 piecewise, batches of 16, 100,000 steps; "
+        "tsdae: adamw 3e-05 constant, batches of 8, 100,000 steps)",
+        "1 systems, nothing is trained)",
+    ]
+
+
 @pytest.mark.parametrize("manifest", [MANIFEST, "cluster_name: mine\nmax_workers: 2\n"])
 def test_leaves_the_yaml_of_other_tools_alone_and_checks_what_lies_beside_it(
     tmp_path: Path, manifest: str

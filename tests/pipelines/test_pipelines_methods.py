@@ -16,6 +16,7 @@ from pipelines.storage import Location
 from pipelines.stream import _BatchMaker
 from pipelines.train_config import TrainConfig
 from tsdae_core.objective import build_objective
+from tsdae_core.optim_config import OptimConfig
 from tsdae_core.scratch import train_tokenizer
 
 
@@ -31,7 +32,8 @@ def test_phases_stand_for_train_which_is_then_not_to_be_set(tmp_path):
     (tmp_path / "run.yaml").write_text(text)
     config = load_config(tmp_path / "run.yaml", ["phases.1.train.num_steps=7"])
     assert [phase.train.objective for phase in config.phases] == ["tsdae", "mlm"]
-    assert config.train == config.phases[1].train == TrainConfig(objective="mlm", num_steps=7)
+    mlm = TrainConfig(objective="mlm", num_steps=7, optim=OptimConfig(lr=5e-5))
+    assert config.train == config.phases[1].train == mlm
     assert cpus_needed(config) == cpus_needed(RunConfig(train=TrainConfig(num_workers=4)))
     (tmp_path / "again.yaml").write_text(config_to_yaml(config))
     assert load_config(tmp_path / "again.yaml") == config

@@ -20,12 +20,14 @@ class KilledError(BaseException):
 
 
 class SilentTracker:
-    """Remembers what a run read."""
+    """Remembers what a run read, and its parameters."""
 
     def __init__(self):
         self.inputs = []
+        self.params = {}
 
     def open_run(self, name, *, fingerprint, params):
+        self.params = params
         return "run"
 
     def log_input(self, run_id, *, name, place, digest, context, **described):

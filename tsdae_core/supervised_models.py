@@ -7,8 +7,6 @@ Shapes: n rows, K texts per row, S width, C classes.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import numpy as np
 import torch
 import torch.nn.functional as F
@@ -17,10 +15,9 @@ from torch import Tensor, nn
 from tsdae_core.batch import Batch
 from tsdae_core.encoder import SentenceEncoder
 from tsdae_core.hashing import fold_key
-from tsdae_core.in_batch import InBatchModel, gather_rows
 from tsdae_core.loss_sums import LossSums, int64_tensor
 from tsdae_core.objective_model import ObjectiveModel
-from tsdae_core.ranking import ranking_loss_sum
+from tsdae_core.ranking_model import InBatchRankingModel
 
 
 class NliModel(ObjectiveModel):
@@ -62,22 +59,16 @@ class StsModel(ObjectiveModel):
         return LossSums(loss, int(want_n.shape[0]))
 
 
-class RankingModel(InBatchModel):
+class RankingModel(InBatchRankingModel):
     """Encoder alone; the negatives come from the global batch."""
 
     def __init__(self, encoder: SentenceEncoder, *, temperature: float) -> None:
-        super().__init__()
+        super().__init__(temperature=temperature)
         self.encoder = encoder
-        self.temperature = temperature
 
     def vectors(self, batch: Batch) -> Tensor:
         """Return anchor, positive and hard negatives of every row, [n, K, S]."""
         return _columns(self.encoder, batch)[: batch["row_ids"].shape[0]]
-
-    def in_batch_loss(self, vectors_nKS: Tensor, batches: Sequence[Batch]) -> Tensor:  # noqa: ARG002
-        """Return the ranking loss of this worker's anchors among all candidates."""
-        everyone, first_row = gather_rows(vectors_nKS, is_training=self.training)
-        return ranking_loss_sum(vectors_nKS, everyone, first_row=first_row, temperature=self.temperature)
 
 
 def _columns(encoder: SentenceEncoder, batch: Batch) -> Tensor:

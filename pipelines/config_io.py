@@ -200,4 +200,5 @@ def _describe(error: pydantic.ValidationError) -> str:
     given = "" if first["type"] in ("missing", "value_error") else f", got {first['input']!r}"
     if message[1:2].islower():  # a word, not an abbreviation
         message = message[0].lower() + message[1:]
-    return f"configuration key '{key}': {message}{given}"
+    where = f"configuration key '{key}'" if key else "configuration"
+    return f"{where}: {message}{given}"

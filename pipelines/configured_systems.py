@@ -9,14 +9,16 @@ from __future__ import annotations
 import re
 import tempfile
 from pathlib import Path
+from typing import Any
 
 from pipelines.collection import finished_manifest
 from pipelines.compared_system import ComparedSystem
 from pipelines.comparison import Comparison, ComparisonOptions, compare
 from pipelines.config import RunConfig
+from pipelines.config_values import config_to_dict
 from pipelines.errors import InputError
 from pipelines.evaluate import task_sources
-from pipelines.fitting import fit_sent2vec, fit_transform
+from pipelines.fitting import Fitted, fit_sent2vec, fit_transform
 from pipelines.manifest import StageFolder
 from pipelines.progress import Reporter
 from pipelines.storage import Location
@@ -25,9 +27,6 @@ from pipelines.tracking import Tracker
 
 FITTED_FOLDER = "fitted"
 REPORT_FOLDER = "report"
-_MAX_TEXTS = 50_000
-_MAX_SENT2VEC_TEXTS = 1_000_000
-_SENT2VEC = {"dim": 700, "num_epochs": 9, "min_count": 5}
 
 
 def evaluate_systems(config: RunConfig, workspace: Location, *, reporter: Reporter) -> Comparison:
@@ -67,35 +66,40 @@ def _fitted(system: SystemConfig, config: RunConfig, workspace: Location, report
     if system.source:
         encoder = ComparedSystem(name=system.name, kind="encoder", source=system.source)
         inputs["encoder"] = encoder.fingerprint()
-    settings = {"kind": system.kind, "pooling": system.pooling, "seed": config.seed}
+    settings = _settings(system, seed=config.seed)
     name = re.sub(r"[^A-Za-z0-9_-]+", "-", system.name)
     stage = StageFolder(workspace / FITTED_FOLDER / name, stage="fitted", config=settings, inputs=inputs)
     if stage.finished() is not None:
         return stage.folder
-    reporter.note(f"evaluate: fitting {system.kind} on {corpus.counts['rows_kept']:,} texts")
+    num_texts = min(corpus.counts["rows_kept"], system.most_texts)
+    reporter.note(f"evaluate: fitting {system.kind} on {num_texts:,} texts")
     stage.begin()
     with tempfile.TemporaryDirectory(prefix="tsdae-fitted-") as folder:
         target = Path(folder) / "fitted"
-        num_texts = _fit(system, config, workspace, target)
+        fitted = _fit(system, config, workspace, target)
         files = stage.folder.upload_folder(target)
-    stage.finish(counts={"texts": num_texts}, files=files)
+    for note in fitted.notes:
+        reporter.note(f"evaluate: {system.name}: {note}")
+    stage.finish(counts={"texts": fitted.num_texts}, files=files, facts={"notes": list(fitted.notes)})
     return stage.folder
 
 
-def _fit(system: SystemConfig, config: RunConfig, workspace: Location, target: Path) -> int:
+def _settings(system: SystemConfig, *, seed: int) -> dict[str, Any]:
+    """What a fit computes depends on, beside its inputs."""
+    section = config_to_dict(getattr(system, system.kind))
+    settings = {"kind": system.kind, system.kind: section, "pooling": system.pooling, "seed": seed}
+    return settings | {"max_texts": system.most_texts}
+
+
+def _fit(system: SystemConfig, config: RunConfig, workspace: Location, target: Path) -> Fitted:
     if system.kind == "sent2vec":
-        num_texts, _ = fit_sent2vec(
-            workspace, target, max_texts=_MAX_SENT2VEC_TEXTS, seed=config.seed, **_SENT2VEC
-        )
-        return num_texts
-    num_texts, _ = fit_transform(
-        "flow" if system.kind == "flow" else "whitening",
+        return fit_sent2vec(system.sent2vec, workspace, target, max_texts=system.most_texts, seed=config.seed)
+    return fit_transform(
+        system.flow if system.kind == "flow" else system.whitening,
         workspace,
         target,
         encoder_folder=system.source,
         pooling=system.pooling,
-        num_dims=None,
-        max_texts=_MAX_TEXTS,
+        max_texts=system.most_texts,
         seed=config.seed,
     )
-    return num_texts

@@ -17,8 +17,8 @@ class ModelConfig:
 
     start: "small" (the encoder that ships with the project), "scratch" (built here, tokenizer trained on
     the corpus), a checkpoint or sentence-transformers folder or its URL, or a hub name.
-    pooling: how token states become the sentence vector; cls is the paper's for TSDAE. A recipe that leaves it
-    out gets its objective's (`objective_defaults`).
+    pooling: how token states become the sentence vector; cls is the paper's for TSDAE. A recipe that leaves
+    it out gets its objective's (`objective_defaults`).
     max_tokens: texts are cut to this many tokens, special ones included.
     attention: how a decoder-only start (LLaMA, Qwen3) encodes: bidirectional or causal; null for what its
     folder says, bidirectional if nothing. Other starts are always bidirectional.

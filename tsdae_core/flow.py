@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import json
 import math
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -25,40 +25,10 @@ from zuko.flows import GeneralCouplingTransform
 from zuko.lazy import LazyComposedTransform, UnconditionalTransform
 from zuko.transforms import AdditiveTransform, MonotonicAffineTransform
 
+from tsdae_core.flow_config import FlowConfig as FlowConfig
 from tsdae_core.hashing import fold_key, keyed_permutation
 
 _WEIGHTS, _CONFIG = "model.safetensors", "config.json"
-
-
-@dataclass(frozen=True, kw_only=True)
-class FlowConfig:
-    """Size of the flow and its training; rate and decay are the TSDAE paper's for its BERT-flow row.
-
-    Attributes:
-        num_steps: Glow steps, each a scale and shift and a coupling.
-        hidden_size: width of the two hidden layers of a coupling's network.
-        lr: AdamW rate.
-        weight_decay: AdamW decay.
-        batch_size: vectors per update.
-        num_epochs: passes over the vectors.
-
-    Raises:
-        ValueError: for a number outside its range.
-    """
-
-    num_steps: int = 6
-    hidden_size: int = 256
-    lr: float = 1e-6
-    weight_decay: float = 0.01
-    batch_size: int = 64
-    num_epochs: int = 1
-
-    def __post_init__(self) -> None:
-        for name in ("num_steps", "hidden_size", "lr", "batch_size", "num_epochs"):
-            if not getattr(self, name) > 0:
-                raise ValueError(f"{name}={getattr(self, name)} must be positive")
-        if self.weight_decay < 0:
-            raise ValueError(f"weight_decay={self.weight_decay} must not be negative")
 
 
 class Flow(nn.Module):

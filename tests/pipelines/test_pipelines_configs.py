@@ -16,7 +16,6 @@ from safetensors.numpy import load_file
 from shard_builders import run_shards_here
 from train_here import without_ray
 
-from pipelines import configured_systems
 from pipelines.config_io import load_config
 from pipelines.configured_systems import evaluate_systems
 from pipelines.prepare import prepare
@@ -82,7 +81,6 @@ def here(data, monkeypatch):
     monkeypatch.chdir(data)
     monkeypatch.syspath_prepend(str(data))
     found = without_ray(monkeypatch)
-    monkeypatch.setitem(configured_systems._SENT2VEC, "dim", 8)
     monkeypatch.setattr("pipelines.comparison.run_shards", run_shards_here)
     monkeypatch.setattr("pipelines.configured_systems.Tracker", type("Off", (), {"of": lambda *_: None}))
     return found

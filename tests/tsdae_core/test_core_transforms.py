@@ -2,13 +2,16 @@
 
 import numpy as np
 import pytest
+import scipy.stats
 import torch
 from sentence_transformers import SentenceTransformer
 from sklearn.decomposition import PCA
 
 from tsdae_core.encoder import SentenceEncoder
 from tsdae_core.flow import Flow, FlowConfig, fit_flow
+from tsdae_core.flow_fit import fit_of
 from tsdae_core.whitening import fit_whitening
+from tsdae_core.whitening_config import WhiteningConfig
 
 
 @pytest.fixture
@@ -70,6 +73,32 @@ def test_the_flow_inverts_and_its_log_determinant_is_that_of_the_jacobian(shaken
     assert float((jacobian - torch.diag(jacobian.diag())).abs().max()) > 0.01  # it mixes dimensions
 
 
+def test_a_flow_is_likelier_than_standardisation_on_vectors_it_has_not_seen(vectors):
+    seen, held_out = vectors[:400], vectors[400:]
+    config = FlowConfig(lr=1e-2, num_steps=2, hidden_size=32, num_epochs=5)
+    flow, _ = fit_flow(seen, config, seed=0)
+    fit = fit_of(flow, held_out)
+    alone = scipy.stats.norm.logpdf(held_out.astype(float), seen.mean(0), seen.std(0, ddof=1)).sum(1).mean()
+    assert fit.log_prob_before == pytest.approx(alone, abs=1e-3)
+    with torch.no_grad():
+        density = float(flow.log_prob(torch.from_numpy(held_out)).mean())
+    assert fit.log_prob_after == pytest.approx(density, abs=1e-3)
+    standard = (held_out - seen.mean(0)) / seen.std(0, ddof=1)
+    far = np.linalg.norm(apply(flow, held_out) - standard) / np.linalg.norm(standard)
+    assert fit.moved == pytest.approx(far, rel=1e-3)
+    assert fit.log_prob_after > fit.log_prob_before + 0.3
+    assert not fit.is_standardisation
+
+
+def test_at_the_papers_rate_few_vectors_leave_a_flow_a_standardisation(vectors):
+    flow, _ = fit_flow(vectors, FlowConfig(), seed=0)
+    fit = fit_of(flow, vectors)
+    assert 0 < fit.moved < 0.01
+    assert fit.is_standardisation
+    assert abs(fit.log_prob_after - fit.log_prob_before) < 0.05
+    assert f"{fit.log_prob_before:,.3f} -> {fit.log_prob_after:,.3f} nats per vector" in fit.in_words
+
+
 def test_a_fitted_flow_starts_as_standardisation_and_gains_likelihood(vectors):
     tiny = FlowConfig(lr=1e-12, num_steps=2, hidden_size=8)
     start, _ = fit_flow(vectors, tiny, seed=0)
@@ -109,6 +138,11 @@ def test_an_encoder_folder_carries_its_transform(make_encoder, texts, tmp_path, 
 def test_flow_settings_out_of_range_are_refused(changes):
     with pytest.raises(ValueError, match=next(iter(changes))):
         FlowConfig(**changes)
+
+
+def test_whitening_settings_out_of_range_are_refused():
+    with pytest.raises(ValueError, match="num_dims=0"):
+        WhiteningConfig(num_dims=0)
 
 
 def test_a_flow_needs_two_dimensions_and_two_vectors():

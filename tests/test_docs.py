@@ -11,10 +11,13 @@ import pytest
 import typer.main
 import yaml
 
+from indexing.bm25 import BM25Config
+from indexing.word_vectors import STOPWORDS
 from pipelines.cli.main import app
 from pipelines.cluster import cpus_needed
 from pipelines.config import RunConfig
-from pipelines.config_io import load_config
+from pipelines.config_io import config_of, load_config
+from pipelines.labels_config import SUPERVISED
 from pipelines.study.study_config import StudyConfig, SystemConfig
 from pipelines.study.study_file import check_study, is_study
 from tsdae_core.backbone import FAMILIES, REFUSED
@@ -171,3 +174,31 @@ def test_no_stage_is_cheaper_for_more_rows_and_all_that_is_assumed_is_called_so(
         assert found == sorted(found), name
     wanted = ("prepare", "tokenize", "train", "embed", "index", "lookup", "evaluate", "register")
     assert [stage for stage in wanted if not any(name.startswith(stage) for name in hours)] == []
+
+
+def test_the_paper_on_methods_states_the_settings_of_bm25_and_of_averaged_word_vectors() -> None:
+    text = (ROOT / "docs" / "methods.md").read_text(encoding="utf-8")
+    config = BM25Config()
+    assert f"k1 = {config.k1} and b = {config.b}" in text
+    assert (config.stopwords, config.stemmer) == (None, None)
+    assert "No stemmer, no stop words" in text
+    assert f"{len(STOPWORDS)} English stop words" in text
+
+
+def test_the_paper_on_methods_states_what_each_objective_takes_where_a_recipe_says_nothing() -> None:
+    text = (ROOT / "docs" / "methods.md").read_text(encoding="utf-8")
+    rows = [line.split("|")[1:-1] for line in text.partition("## Defaults")[2].splitlines() if "|" in line]
+    table = {
+        name: [cell.strip() for cell in row[1:]] for row in rows for name in re.findall(r"`(\w+)`", row[0])
+    }
+    for name in ("tsdae", "mlm", "ct", "simcse", "nli", "sts", "ranking", "pairs"):
+        labels = {"labels": {"input": "x"}} if name in SUPERVISED else {}
+        config = config_of({"train": {"objective": name, **labels}}, RunConfig)
+        rate, batch, length, pooling, _ = table[name]
+        optim = config.train.optim
+        assert f"{optim.optimizer} {optim.lr:.0e}".replace("e-0", "e-") in rate.lower(), name
+        assert all(f"{value:.0e}".replace("e-0", "e-") in rate for value in optim.rates), name
+        assert (int(batch), pooling) == (config.train.batch_size, f"`{config.model.pooling}`"), name
+        epochs = config.train.num_epochs
+        assert length.startswith(f"{epochs} epoch" if epochs else f"{config.train.num_steps:,} steps"), name
+        assert name not in ("ranking", "pairs") or f"{config.train.num_steps:,} steps" in length

@@ -1,34 +1,40 @@
-"""Every shipped recipe runs as it stands, on toy files laid out as it expects them and a toy checkpoint.
+"""Every shipped recipe runs as it stands, on toy files as it expects them and a toy checkpoint of its family.
 
 Only the steps are cut down. Trainings go through all stages up to the encoder, tables of untrained systems to
 the report; both in this process.
 """
 
 import json
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from labelled_builders import SCRATCH, labelled_rows, prepare_and_train, sentences, write_labels
+from checkpoint_builders import FAMILIES, write_checkpoints
+from labelled_builders import labelled_rows, prepare_and_train, sentences, write_labels
 from pipeline_builders import quiet_reporter, write_rows
-from safetensors.numpy import load_file
 from shard_builders import run_shards_here
-from train_here import without_ray
+from study_runs import CellsHere
+from train_here import SilentTracker, without_ray
 
 from pipelines.config_io import load_config
 from pipelines.configured_systems import evaluate_systems
 from pipelines.prepare import prepare
 from pipelines.storage import Location
+from pipelines.study import run_study as run_study_module
+from pipelines.study.run_study import run_study
+from pipelines.study.study_file import is_study, load_study
 from tests.indexing.evaluation.useb_builders import WORDS, write_all
-from tsdae_core.scratch import build_scratch_encoder, train_tokenizer
+from tsdae_core.encoder import SentenceEncoder
+from tsdae_core.scratch import train_tokenizer
+from tsdae_core.sent2vec_config import Sent2VecConfig
 
 CONFIGS = Path(__file__).parents[2] / "configs"
-SHIPPED = sorted([*CONFIGS.glob("paper/*.yaml"), *CONFIGS.glob("recipes/*.yaml")])
-CHECKPOINTS = (
-    *("bert-base-uncased", "distilbert-base-uncased", "roberta-base", "distilroberta-base", "t5-base"),
-    *("google/electra-base-discriminator", "facebook/bart-base", "sentence-transformers/all-MiniLM-L6-v2"),
-)
+FILES = sorted([*CONFIGS.glob("paper/*.yaml"), *CONFIGS.glob("recipes/*.yaml")])
+STUDIES = [path for path in FILES if is_study(path)]
+SHIPPED = [path for path in FILES if path not in STUDIES]
 
 
 def name_of(path):
@@ -69,10 +75,7 @@ def data(tmp_path_factory):
     lines = [f"{word} {' '.join(f'{v:.3f}' for v in rng.standard_normal(8))}\n" for word in WORDS]
     (folder / "data/glove.840B.300d.txt").write_text("".join(lines))
     (folder / "use_large.py").write_text("from tests.indexing.evaluation.useb_builders import encode\n")
-    texts = [*sentences(60), *WORDS]
-    encoder = build_scratch_encoder(SCRATCH, train_tokenizer(texts, vocab_size=80), pooling="cls", seed=0)
-    for name in CHECKPOINTS:
-        encoder.save(folder / name)
+    write_checkpoints(folder, train_tokenizer([*sentences(60), *WORDS], vocab_size=80))
     return folder
 
 
@@ -98,9 +101,12 @@ def shortened(config):
 
 
 def weights(folder):
-    """The encoder's weights by name, whatever stands before it with and without a head."""
-    found = load_file(folder / "model.safetensors")
-    return {name.removeprefix("bert."): found[name] for name in found if not name.startswith("cls.")}
+    """The encoder's weights by name."""
+    return {name: value.numpy() for name, value in SentenceEncoder.load(folder).backbone.state_dict().items()}
+
+
+def small_system(system):
+    return replace(system, sent2vec=Sent2VecConfig(dim=8)) if system.kind == "sent2vec" else system
 
 
 TRAINED = [path for path in SHIPPED if "systems:" not in path.read_text()]
@@ -113,6 +119,9 @@ def test_a_training_runs_as_it_stands(path):
     manifest, _ = prepare_and_train(config)
     assert manifest.counts["steps"] in (1, 2)
     work = Path(config.workspace)
+    first = work / "phases" / config.phases[0].name if config.phases else work
+    family = json.loads((first / "start/config.json").read_text())["model_type"]
+    assert family == FAMILIES[config.model.start]
     log = json.loads((work / "encoder/training_log.json").read_text())
     assert np.isfinite([value for key in ("losses", "validation_losses") for _, value in log[key]]).all()
     assert (config.train.early_stopping.task is not None) == bool(log["task_scores"])
@@ -127,6 +136,8 @@ def test_a_training_runs_as_it_stands(path):
 @pytest.mark.parametrize("path", UNTRAINED, ids=name_of)
 def test_a_table_of_untrained_systems_runs_as_it_stands(path):
     config = replace(load_config(path), workspace=f"work/{path.stem}")
+    small = tuple(small_system(system) for system in config.evaluate.systems)
+    config = replace(config, evaluate=replace(config.evaluate, systems=small))
     reporter, _ = quiet_reporter()
     workspace = Location.parse(config.workspace)
     if config.evaluate.needs_corpus:
@@ -141,29 +152,49 @@ def test_a_table_of_untrained_systems_runs_as_it_stands(path):
         assert all(0 < value <= 1 for value in content["mean_of_main_scores"].values())
 
 
-def test_there_is_a_recipe_for_every_row_of_the_papers_tables():
-    found = {path.stem: load_config(path) for path in CONFIGS.glob("paper/*.yaml")}
-    main = {"tsdae", "mlm", "ct", "simcse", "bert-flow", "bm25", "glove", "sent2vec", "bert", "use-large"}
-    main |= {"sbert-nli", "sbert-nli-stsb"}
-    domains = ("askubuntu", "cqadupstack", "scidocs", "twitterpara")
-    main |= {f"sbert-in-domain-{name}" for name in domains}
-    main |= {
-        name
-        for kind in ("tsdae", "mlm", "ct", "simcse")
-        for name in (f"{kind}-to-nli-sts", f"nli-sts-to-{kind}")
-    }
-    checkpoints = ("distilbert", "roberta", "distilroberta", "electra", "bart", "t5", "scratch-decoder")
-    assert set(found) == main | {f"tsdae-{name}" for name in checkpoints}
-    rates = {name: config.train.optim.lr for name, config in found.items()}
-    assert {
-        rates[name] for name in found if name == "tsdae" or name.removeprefix("tsdae-") in checkpoints
-    } == {3e-5}
-    assert (rates["mlm"], rates["ct"], rates["simcse"]) == (5e-5, 1e-5, 5e-5)
-    assert (found["simcse"].train.batch_size, found["simcse"].train.num_epochs) == (512, 1)
-    ct = found["ct"].train
-    assert (ct.batch_size, ct.lanes, ct.optim.optimizer, ct.loss_unit) == (16, 2, "rmsprop", "pair")
-    for domain in domains:
-        train = found[f"sbert-in-domain-{domain}"].train
-        assert (train.num_epochs, train.num_steps, train.batch_size) == (10, 20_000, 64)
-        assert train.keep == "best"
-        assert train.early_stopping.patience > 0
+def test_a_recipe_that_names_its_objective_alone_is_recorded_with_the_settings_in_force(here):
+    """In the training's fingerprint, which is made of what its manifest shows, and in MLflow."""
+    text = (
+        "corpus: {input: data/sentences}\nmodel: {start: bert-base-uncased}\n"
+        "train: {objective: mlm, num_steps: 2, validation_rows: 8}\nworkspace: work/plain\n"
+    )
+    Path("plain.yaml").write_text(text)
+    manifest, _ = prepare_and_train(load_config("plain.yaml"))
+    assert (manifest.config["optim"]["lr"], manifest.config["batch_size"]) == (5e-5, 8)
+    start = json.loads(Path("work/plain/start/manifest.json").read_text())
+    assert start["config"]["model"]["pooling"] == "mean"
+    assert here.tracker.params["train.optim.lr"] == "5e-05"
+    assert here.tracker.params["model.pooling"] == "mean"
+    explicit = ["model.pooling=mean", "train.optim.lr=5e-5", "train.batch_size=8"]
+    again, told = prepare_and_train(load_config("plain.yaml", explicit))
+    assert "train: up to date" in told
+    assert again.fingerprint == manifest.fingerprint
+
+
+@pytest.fixture
+def _studies_here(monkeypatch):
+    """A study in this process, without Ray and MLflow."""
+    monkeypatch.setattr(run_study_module, "connected", lambda *_, **__: nullcontext())
+    monkeypatch.setattr(run_study_module, "run_cells", CellsHere())
+    silent = SimpleNamespace(of=lambda *_: SilentTracker())
+    monkeypatch.setattr(run_study_module, "Tracker", silent)
+    monkeypatch.setattr(run_study_module, "StudyRuns", lambda *_, **__: SilentTracker())
+
+
+@pytest.mark.usefixtures("_studies_here")
+@pytest.mark.parametrize("path", STUDIES, ids=name_of)
+def test_a_study_over_the_four_domains_reports_their_mean(path):
+    """Of the rows, one of each kind: a training, several, and none."""
+    kept = ("TSDAE", "NLI and STS, then SimCSE", "BM25")
+    there = load_study(path, size="toy").axes.get("method", {})
+    left_out = [f"axes.method.{name}=null" for name in there if name not in kept]
+    reporter, _ = quiet_reporter()
+    study = load_study(path, ["baseline=''", *left_out], size="toy")
+    report = run_study(study, size="toy", reporter=reporter)
+    assert set(report.table.settings) == (set(kept) if there else {"SBERT, in domain"})
+    columns = [column.name for column in report.table.columns]
+    assert len(columns) == 4
+    for setting in report.table.settings:
+        means = [report.table.cells[setting, name].mean for name in columns]
+        assert all(0 < mean <= 1 for mean in means)
+        assert report.table.cells[setting, "mean"].mean == pytest.approx(np.mean(means))

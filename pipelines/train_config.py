@@ -166,7 +166,8 @@ class TrainConfig:
     def in_words(self) -> str:
         """What a person looks for first: objective, optimizer and rate, batch, length."""
         rate = f"{self.optim.optimizer} {self.optim.lr:g} {self.optim.schedule}"
-        most = f"{self.num_epochs} epochs, at most " if self.num_epochs else ""
+        epochs = "1 epoch" if self.num_epochs == 1 else f"{self.num_epochs} epochs"
+        most = f"{epochs}, at most " if self.num_epochs else ""
         return f"{self.objective}: {rate}, batches of {self.batch_size}, {most}{self.num_steps:,} steps"
 
     @property

@@ -101,6 +101,23 @@ def judge_all(
     ]
 
 
+def judge_together(text: str, others: Sequence[str], judged: Sequence[JudgedClaim]) -> JudgedClaim:
+    """One claim against many: seen if it is against each of them, not seen if it is not against one.
+
+    others: what `judged` is against, in the same order.
+    """
+    by_verdict: dict[Verdict, list[str]] = {}
+    for other, one in zip(others, judged, strict=True):
+        by_verdict.setdefault(one.verdict, []).append(other)
+    verdict: Verdict = "cannot be told"
+    if "not seen" in by_verdict:
+        verdict = "not seen"
+    elif judged and len(by_verdict.get("seen", ())) == len(judged):
+        verdict = "seen"
+    told = [f"{name} against {', '.join(found)}" for name, found in by_verdict.items()]
+    return JudgedClaim(text=text, verdict=verdict, basis="; ".join(told))
+
+
 def joint_interval(differences: Sequence[float], error: float) -> tuple[float, float]:
     """95 % interval of the mean of at least two differences, one for each seed, over seeds and queries.
 

@@ -16,6 +16,13 @@ from indexing.evaluation.report_plots import curve_plot, interval_plot
 from indexing.evaluation.report_style import STYLE
 from indexing.evaluation.report_text import flatten_facts, measure_label, percent
 from indexing.evaluation.significance import Interval
+from indexing.evaluation.study_choices import (
+    CHOICES_LEGEND,
+    CHOICES_TITLE,
+    Choice,
+    choices_html,
+    choices_markdown,
+)
 from indexing.evaluation.study_claims import JudgedClaim
 from indexing.evaluation.study_table import MEAN, SeedCell, StudyColumn, StudyTable
 from indexing.evaluation.table_values import SIGNIFICANCE_LEVEL
@@ -32,6 +39,7 @@ class StudyReport:
     about: str
     table: StudyTable
     claims: tuple[JudgedClaim, ...] = ()
+    choices: tuple[Choice, ...] = ()
     curves: tuple[Curve, ...] = ()
     notes: tuple[str, ...] = ()
     facts: tuple[FactBlock, ...] = ()
@@ -56,7 +64,10 @@ def claims_legend(smallest: float) -> str:
         f"claims. Seen: the interval is above 0, p < {SIGNIFICANCE_LEVEL}, and the difference is at least "
         f"{100 * smallest:.1f} points; not seen: the interval is below that. Of a claim of nearness, seen: "
         "the whole interval is within the bound, and where one is to be ahead, above 0 with p as before; not "
-        "seen: it is outside. Anything else cannot be told."
+        "seen: it is outside. One against all others is seen if it is against each, not seen if it is not "
+        "against one. That one task does not predict the others is seen if the 95 % interval of the rank "
+        "correlation over the settings is below the bound in every domain, not seen if it is above it in "
+        "every domain. Anything else cannot be told."
     )
 
 
@@ -85,6 +96,7 @@ def study_json(report: StudyReport) -> str:
             for (setting, column), cell in table.cells.items()
         ],
         "claims": [dataclasses.asdict(claim) for claim in report.claims],
+        "choices": [dataclasses.asdict(choice) for choice in report.choices],
         "smallest_effect": report.smallest_effect,
         "curves": [dataclasses.asdict(curve) for curve in report.curves],
         "notes": list(report.notes),
@@ -107,7 +119,7 @@ def study_markdown(report: StudyReport) -> str:
 
 
 def study_summary(report: StudyReport, *, level: int = 1, legends: bool = True) -> list[str]:
-    """Lines of Markdown: headings from `level` on, table, claims, notes. `legends`: how to read them."""
+    """Markdown: headings from `level` on, table, claims, choices, notes. `legends`: how to read them."""
     lines = [f"{'#' * level} {escape_markdown(report.title)}", ""]
     lines += [escape_markdown(report.about), ""] * bool(report.about)
     heads, rows = _grid(report.table, escape_markdown, bold="**{}**")
@@ -118,6 +130,10 @@ def study_summary(report: StudyReport, *, level: int = 1, legends: bool = True) 
         rows = [[escape_markdown(text) for text in claim_row(claim)] for claim in report.claims]
         lines += _markdown_table(CLAIM_HEADS, rows)
         lines += [escape_markdown(claims_legend(report.smallest_effect)), ""] * legends
+    if report.choices:
+        lines += [f"{'#' * (level + 1)} {CHOICES_TITLE}", ""] if legends else []
+        lines += choices_markdown(report.choices, escape_markdown)
+        lines += [CHOICES_LEGEND, ""] * legends
     lines += [f"- {escape_markdown(note)}" for note in report.notes]
     return lines + [""] * bool(report.notes)
 
@@ -160,6 +176,7 @@ def study_html(report: StudyReport) -> str:
     if report.claims:
         body.append("<h2>Claims</h2>" + _html_claims(report.claims))
         body.append(f'<p class="legend">{escape(claims_legend(report.smallest_effect))}</p>')
+    body.append(choices_html(report.choices))
     body += _curve_sections(report.curves)
     body += [_dots(table, column) for column in _shown_columns(table)]
     for block in report.facts:

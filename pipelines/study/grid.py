@@ -9,13 +9,16 @@ import copy
 import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, TypeAlias
 
 from pipelines.config import RunConfig
 from pipelines.config_io import config_of, set_value
 from pipelines.errors import InputError, nearest
 from pipelines.study.study_config import Axis, Domain, StudyConfig, SystemConfig
 from pipelines.study.trees import merged
+
+# Overrides of the recipe by label of a setting and domain.
+Chosen: TypeAlias = Mapping[tuple[str, str], Sequence[tuple[str, Any]]]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,8 +86,10 @@ def settings_of(study: StudyConfig) -> list[Setting]:
     return settings
 
 
-def cells_of(study: StudyConfig) -> list[Cell]:
+def cells_of(study: StudyConfig, chosen: Chosen | None = None) -> list[Cell]:
     """All cells, by setting, domain and seed; settings without a random choice have the first seed alone.
+
+    chosen: overrides that come last, by setting and domain.
 
     Raises:
         InputError: an override that the recipe does not understand, named with its setting.
@@ -92,7 +97,10 @@ def cells_of(study: StudyConfig) -> list[Cell]:
     settings = settings_of(study)
     _check_names(study, [setting.label for setting in settings])
     return [
-        cell for setting in settings for name in study.domains for cell in setting_cells(study, setting, name)
+        cell
+        for setting in settings
+        for name in study.domains
+        for cell in setting_cells(study, setting, name, more=(chosen or {}).get((setting.label, name), ()))
     ]
 
 
@@ -150,10 +158,11 @@ def _values(axis: str, values: Axis) -> list[tuple[str, list[tuple[str, Any]]]]:
     """(label, overrides) of every value of an axis."""
     if isinstance(values, Mapping):
         return [(str(label), list((overrides or {}).items())) for label, overrides in values.items()]
-    return [(_text(value), [(axis, value)]) for value in values]
+    return [(value_text(value), [(axis, value)]) for value in values]
 
 
-def _text(value: Any) -> str:
+def value_text(value: Any) -> str:
+    """A value as tables show it."""
     if isinstance(value, bool):
         return "on" if value else "off"
     return "none" if value is None else str(value)
@@ -165,8 +174,10 @@ def _shown(axis: str, label: str, study: StudyConfig) -> str:
 
 
 def _check_names(study: StudyConfig, labels: Sequence[str]) -> None:
-    wanted = [name for claim in study.claims for name in (claim.better, claim.than)]
+    wanted = [name for claim in study.claims for name in claim.settings]
     wanted += [study.baseline] if study.baseline else []
+    wanted += [study.tune.share] if study.tune and study.tune.share else []
+    wanted += study.published_mean
     wanted += [study.search.match, *study.search.settings] if study.search else []
     wanted += [name for task in study.tasks.values() for name in task.published]
     for name in wanted:

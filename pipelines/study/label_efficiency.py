@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from pipelines.study.grid import Cell, setting_cells, settings_of
+from pipelines.study.grid import Cell, Chosen, setting_cells, settings_of
 from pipelines.study.label_search import Bisection
 from pipelines.study.study_config import StudyConfig
 
@@ -28,11 +28,17 @@ class Search:
     num_seeds: int
 
 
-def search_labels(study: StudyConfig, targets: Mapping[str, Sequence[float]], run: RunCells) -> list[Search]:
+def search_labels(
+    study: StudyConfig,
+    targets: Mapping[str, Sequence[float]],
+    run: RunCells,
+    chosen: Chosen | None = None,
+) -> list[Search]:
     """Runs rounds of cells until every search is over.
 
     targets: by domain, the scores of `search.match`, one for each seed; a domain without is not searched.
     run: scores by the cell's place in the given sequence.
+    chosen: overrides that development data have chosen, by setting and domain.
     """
     wanted = study.search
     assert wanted is not None
@@ -60,7 +66,8 @@ def search_labels(study: StudyConfig, targets: Mapping[str, Sequence[float]], ru
             setting = replace(base, label=f"{base.label}, {number:,} rows")
             # Without any row it is the encoder before training.
             more = [(wanted.key, number)] if number else [("system.kind", "start")]
-            fresh = setting_cells(study, setting, search.domain, more=more)
+            tuned = (chosen or {}).get((search.setting, search.domain), ())
+            fresh = setting_cells(study, setting, search.domain, more=[*tuned, *more])
             cells += fresh
             owners += [place] * len(fresh)
         scores = run(cells)

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from pipelines.study.study_config import LabelSearch
+from pipelines.study.claim_config import LabelSearch
 
 # Two numbers nearer than this are one.
 _CLOSE = 1.1

@@ -16,12 +16,13 @@ from pipelines.config_values import config_to_dict
 from pipelines.errors import InputError
 from pipelines.manifest import package_versions
 from pipelines.storage import Location
-from pipelines.study.grid import Cell, settings_of
+from pipelines.study.grid import Cell, settings_of, value_text
 from pipelines.study.label_efficiency import Search
 from pipelines.study.raw_rows import write_raw_rows
 from pipelines.study.run_cell import MADE_NAME, CellJob
 from pipelines.study.study_config import StudyConfig
 from pipelines.study.task_scores import read_any_rows, rows_place, scores_place
+from pipelines.study.tuning import Tuning
 
 STUDY_FILE = "study.json"
 RAW_FOLDER = "raw"
@@ -36,6 +37,7 @@ def write_study_file(
     *,
     size: str,
     searches: Sequence[Search] = (),
+    tunings: Sequence[Tuning] = (),
 ) -> None:
     """Writes what the study asks, before its cells are run, and again when a search has found what it has."""
     plain = config_to_dict(study)
@@ -54,6 +56,7 @@ def write_study_file(
                 for axis, values in plain["axes"].items()
             },
             "columns": _columns(study),
+            "published_mean": study.published_mean,
             "cells": [
                 {"setting": cell.setting.label, "domain": cell.domain, "seed": cell.seed, "key": key}
                 for cell, key in cells
@@ -62,6 +65,7 @@ def write_study_file(
             "smallest_effect": study.smallest_effect,
             "score_steps": plain["score_steps"],
             "searches": [_search(study, search) for search in searches],
+            "tunings": [_tuning(study, tuning) for tuning in tunings],
             "recipe": _shown({key: value for key, value in plain["base"].items() if key not in _PLACES}),
             "overrides": {s.label: _shown(dict(s.overrides)) for s in settings},
             "versions": package_versions(),
@@ -81,8 +85,17 @@ def read_study_file(folder: Location) -> dict[str, Any]:
     return content
 
 
+def trained_keys(study: Mapping[str, Any]) -> list[str]:
+    """The keys of all cells of a study, those that were only tried on development data too, each once."""
+    tried = [trial["key"] for tuning in study["tunings"] for trial in tuning["trials"]]
+    return list(dict.fromkeys([*(cell["key"] for cell in study["cells"]), *tried]))
+
+
 def write_raw(folder: Location, job: CellJob) -> dict[str, Any]:
-    """Copies a finished cell's values and rows; returns what is written: tasks, steps, made."""
+    """Copies a finished cell's values and rows; returns what is written: tasks, steps, made.
+
+    What is there of other tasks stays: a cell that was tried on development data is tested later.
+    """
     made = job.place / MADE_NAME
     tasks: dict[str, Any] = {}
     steps: dict[str, dict[str, Any]] = {}
@@ -96,11 +109,13 @@ def write_raw(folder: Location, job: CellJob) -> dict[str, Any]:
             str(s): place.read_json()["values"] for s, place in found.items() if place.exists()
         }
     raw_place = folder / RAW_FOLDER / f"{job.key}.json"
+    before = raw_place.read_json() if raw_place.exists() else {"tasks": {}, "steps": {}, "made": {}}
     facts = made.read_json() if made.exists() else {}
-    if not facts and raw_place.exists():  # the encoder is gone, what is known of it is here
-        facts = raw_place.read_json()["made"]
+    if not facts:  # the encoder is gone, or was never made; what is known of it is here
+        facts = before["made"]
     facts.setdefault("version", code_version())
-    raw = {"key": job.key, "tasks": tasks, "steps": steps, "made": facts}
+    merged = {"tasks": before["tasks"] | tasks, "steps": before["steps"] | steps}
+    raw = {"key": job.key, **merged, "made": facts}
     raw_place.write_json(raw)
     return raw
 
@@ -146,6 +161,22 @@ def _search(study: StudyConfig, search: Search) -> dict[str, Any]:
     }
 
 
+def _tuning(study: StudyConfig, tuning: Tuning) -> dict[str, Any]:
+    assert study.tune is not None
+    return {
+        "setting": tuning.setting,
+        "domain": tuning.domain,
+        "dev": list(study.domains[tuning.domain].dev),
+        "name": study.tune.key.rpartition(".")[2],
+        "shared": bool(study.tune.share),
+        "trials": [
+            {"value": value_text(trial.value), "score": trial.score, "key": trial.key}
+            for trial in tuning.trials
+        ],
+        "chosen": None if tuning.chosen is None else value_text(tuning.chosen),
+    }
+
+
 def _columns(study: StudyConfig) -> list[dict[str, Any]]:
     """A column for every task of every domain; a task of several domains names them."""
     pairs = [(domain, task) for domain, found in study.domains.items() for task in found.tasks]
@@ -156,7 +187,9 @@ def _columns(study: StudyConfig) -> list[dict[str, Any]]:
             "domain": domain,
             "task": task,
             "in_mean": study.tasks[task].in_mean,
-            "published": study.tasks[task].published,
+            "published": study.tasks[task].published
+            if study.tasks[task].published_in in ("", domain)
+            else {},
         }
         for domain, task in pairs
     ]

@@ -10,16 +10,14 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from indexing.evaluation.report_input import FactBlock
-from indexing.evaluation.study_claims import JudgedClaim, LabelsFound, Question, judge_all, judge_labels
+from indexing.evaluation.study_choices import Choice
 from indexing.evaluation.study_report import StudyReport
 from indexing.evaluation.study_table import MEAN, StudyColumn, StudyTable, study_table
 from pipelines.storage import Location
 from pipelines.study.comparisons import CellKeys, Comparisons
-from pipelines.study.raw import read_raw, read_study_file
+from pipelines.study.raw import read_raw, read_study_file, trained_keys
+from pipelines.study.result_claims import Groups, judged_claims
 from pipelines.study.result_curves import axis_curves, search_curves, step_curves
-
-# Columns by name; the mean has all that count.
-_Groups = Mapping[str, Sequence[Mapping[str, Any]]]
 
 
 def build_report(folder: Location) -> StudyReport:
@@ -29,10 +27,11 @@ def build_report(folder: Location) -> StudyReport:
         InputError: the folder has no study.
     """
     study = read_study_file(folder)
-    raw = read_raw(folder, [cell["key"] for cell in study["cells"]])
+    raw = read_raw(folder, trained_keys(study))
     keys: dict[tuple[str, str], dict[int, str]] = {}
+    tasks = {domain: _tasks(study, domain) for domain in {cell["domain"] for cell in study["cells"]}}
     for cell in study["cells"]:
-        if cell["key"] in raw:
+        if cell["key"] in raw and tasks[cell["domain"]] <= raw[cell["key"]]["tasks"].keys():
             keys.setdefault((cell["setting"], cell["domain"]), {})[cell["seed"]] = cell["key"]
     settings = [setting["label"] for setting in study["settings"]]
     columns = [_column(column, keys, raw) for column in study["columns"]]
@@ -49,6 +48,7 @@ def build_report(folder: Location) -> StudyReport:
         for column in study["columns"]
         for setting, value in column["published"].items()
     }
+    published |= {(setting, MEAN): value / 100 for setting, value in study["published_mean"].items()}
     comparisons = Comparisons(folder, keys, raw)
     groups = {column["name"]: [column] for column in study["columns"]}
     groups[MEAN] = [column for column in study["columns"] if column["in_mean"]]
@@ -56,13 +56,14 @@ def build_report(folder: Location) -> StudyReport:
     table = study_table(
         settings, columns, values, baseline=study["baseline"], p_values=p_values, published=published
     )
-    claims = _judged(study, table, comparisons, groups)
+    claims = judged_claims(study, table, comparisons, groups)
     comparisons.keep()
     return StudyReport(
         title=study["title"],
         about=study["about"],
         table=table,
         claims=claims,
+        choices=tuple(map(_choice, study["tunings"])),
         smallest_effect=study["smallest_effect"] / 100,
         curves=(
             *axis_curves(study, table),
@@ -76,6 +77,11 @@ def build_report(folder: Location) -> StudyReport:
             FactBlock(title="Versions", facts=study["versions"]),
         ),
     )
+
+
+def _tasks(study: Mapping[str, Any], domain: str) -> set[str]:
+    """What cells of a domain are scored on; one that has only been tried on development data is not."""
+    return {column["task"] for column in study["columns"] if column["domain"] == domain}
 
 
 def _column(column: Mapping[str, Any], keys: CellKeys, raw: Mapping[str, Any]) -> StudyColumn:
@@ -92,52 +98,20 @@ def _main(scores: Mapping[str, Any]) -> float:
     return float(scores["values"][scores["main_measure"]])
 
 
-def _asked(claim: Mapping[str, Any]) -> Question:
-    return Question(
-        text=claim["text"],
-        better=claim["better"],
-        than=claim["than"],
-        within=claim["within"] / 100,
-        ahead=claim["ahead"],
-        column=claim["task"] or MEAN,
+def _choice(tuning: Mapping[str, Any]) -> Choice:
+    return Choice(
+        setting=tuning["setting"],
+        domain=tuning["domain"],
+        dev=tuple(tuning["dev"]),
+        name=tuning["name"],
+        tried=tuple((trial["value"], trial["score"]) for trial in tuning["trials"]),
+        chosen=tuning["chosen"],
+        is_shared=tuning["shared"],
     )
-
-
-def _judged(
-    study: Mapping[str, Any], table: StudyTable, comparisons: Comparisons, groups: _Groups
-) -> tuple[JudgedClaim, ...]:
-    """The claims in the order of the study."""
-    smallest = study["smallest_effect"] / 100
-    questions = [_asked(claim) for claim in study["claims"] if not claim["labels_below"]]
-    found = {
-        one.compared: comparison
-        for one in questions
-        if one.column in groups and (comparison := comparisons.of(one.better, one.than, groups[one.column]))
-    }
-    judged = iter(judge_all(table, questions, found, smallest=smallest))
-    return tuple(
-        _judged_labels(claim, study["searches"]) if claim["labels_below"] else next(judged)
-        for claim in study["claims"]
-    )
-
-
-def _judged_labels(claim: Mapping[str, Any], searches: Sequence[Mapping[str, Any]]) -> JudgedClaim:
-    found = [
-        LabelsFound(
-            domain=search["domain"],
-            answer=search["answer"],
-            too_few=search["too_few"],
-            high=search["high"],
-            is_judged=search["num_seeds"] > 1,
-        )
-        for search in searches
-        if search["setting"] == claim["better"]
-    ]
-    return judge_labels(claim["text"], found, below=claim["labels_below"])
 
 
 def _p_values(
-    study: Mapping[str, Any], comparisons: Comparisons, groups: _Groups
+    study: Mapping[str, Any], comparisons: Comparisons, groups: Groups
 ) -> dict[tuple[str, str], float]:
     """Of (setting, column or mean) against the baseline."""
     others = [s["label"] for s in study["settings"] if s["label"] != study["baseline"]]
@@ -162,7 +136,7 @@ def _search_note(search: Mapping[str, Any]) -> str:
 def _notes(
     study: Mapping[str, Any], raw: Mapping[str, Any], table: StudyTable, num_missing: int
 ) -> Sequence[str]:
-    wanted = {cell["key"] for cell in study["cells"]}
+    wanted = set(trained_keys(study))
     seconds = sum(cell["made"].get("seconds", 0.0) for cell in raw.values())
     notes = [
         f"Size {study['size']}: "

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import itertools
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -12,7 +13,7 @@ from pipelines.config import RunConfig
 from pipelines.errors import InputError
 from pipelines.progress import Reporter
 from pipelines.storage import Location
-from pipelines.study.grid import Cell, cells_of
+from pipelines.study.grid import Cell, Chosen, cells_of
 from pipelines.study.identity import Prepared, cell_key
 from pipelines.study.label_efficiency import Search, search_labels
 from pipelines.study.live import StudyView
@@ -26,10 +27,11 @@ from pipelines.study.material import (
 from pipelines.study.raw import RAW_FOLDER, is_taken, write_raw, write_study_file
 from pipelines.study.run_cell import CellJob
 from pipelines.study.schedule import run_cells
-from pipelines.study.study_config import StudyConfig
+from pipelines.study.study_config import Domain, StudyConfig
 from pipelines.study.study_report_files import write_study_report
 from pipelines.study.task_scores import CellTask
 from pipelines.study.track import StudyRuns
+from pipelines.study.tuning import Tuning, chosen_of, tunings_of
 from pipelines.task_source import TaskSource
 from pipelines.tracking import Tracker
 from pipelines.workspace_lock import only_one
@@ -59,10 +61,11 @@ def run_study(study: StudyConfig, *, size: str, reporter: Reporter) -> StudyRepo
     ):
         runs = StudyRuns(Tracker.of(first, folder), study, size=size)
         work = _Work(study, folder, runs, reporter)
-        failed = work.run(cells)
+        chosen, failed = work.tune()
+        failed |= work.run(cells_of(study, chosen))
         if study.search is not None:
-            failed |= work.search()
-        write_study_file(folder, study, work.keyed, size=size, searches=work.searches)
+            failed |= work.search(chosen)
+        work.write(size=size)
         report, names = write_study_report(folder)
         means: dict[str, dict[str, float]] = {}
         for (setting, column), cell in report.table.cells.items():
@@ -84,24 +87,53 @@ class _Work:
     def __init__(self, study: StudyConfig, folder: Location, runs: StudyRuns, reporter: Reporter):
         self._study, self._folder, self._runs, self._reporter = study, folder, runs, reporter
         self._workspace = Location.parse(study.workspace)
-        used = dict.fromkeys(name for domain in study.domains.values() for name in domain.tasks)
+        domains = study.domains.values()
+        used = dict.fromkeys(name for domain in domains for name in (*domain.tasks, *_dev(study, domain)))
         self._tasks = {name: CellTask.of(name, _source(study, name)) for name in used}
         self.keyed: list[tuple[Cell, str]] = []
         self.searches: list[Search] = []
+        self.tunings: list[Tuning] = []
+
+    def tune(self) -> tuple[Chosen, dict[str, str]]:
+        """Searches on development data; returns what is chosen, and reasons by title of cells that failed."""
+        tunings = tunings_of(self._study)
+        cells = [trial.cell for tuning in tunings for trial in tuning.trials]
+        if not cells:
+            return {}, {}
+        self._reporter.note(f"study: {len(cells)} trainings for development data choose what is tested")
+        keyed, jobs = self._jobs(cells)
+        failed = self._run(keyed, jobs)
+        found = iter([(key, self._score(cell, key)) for cell, key in keyed])
+        self.tunings = [tuning.told(list(itertools.islice(found, len(tuning.trials)))) for tuning in tunings]
+        return chosen_of(self._study, self.tunings), failed
 
     def run(self, cells: Sequence[Cell]) -> dict[str, str]:
         """Runs those that are not done; returns reasons by title of those that failed."""
+        keyed, jobs = self._jobs(cells)
+        self.keyed += keyed
+        self.write(size=self._folder.name)
+        return self._run(keyed, jobs)
+
+    def write(self, *, size: str) -> None:
+        """What is asked, and what the searches have found."""
+        write_study_file(
+            self._folder, self._study, self.keyed, size=size, searches=self.searches, tunings=self.tunings
+        )
+
+    def _jobs(self, cells: Sequence[Cell]) -> tuple[list[tuple[Cell, str]], dict[str, CellJob]]:
+        """Cells with their keys, and the job of each key; prepares what they read."""
         homes = prepare_corpora(cells, self._workspace / "material", reporter=self._reporter)
         labels = prepare_label_sets(cells, self._workspace / "material", reporter=self._reporter)
         prepared = {name: Prepared.of(corpus_manifest(home)) for name, home in homes.items()}
         prepared |= {name: Prepared.of(labels_manifest(place)) for name, place in labels.items()}
-        keyed = [(cell, cell_key(cell, prepared)) for cell in cells]
         digests = {name: rows.digest for name, rows in prepared.items()}
-        self.keyed += keyed
-        write_study_file(self._folder, self._study, self.keyed, size=self._folder.name)
+        keyed = [(cell, cell_key(cell, prepared)) for cell in cells]
         jobs: dict[str, CellJob] = {}
         for cell, key in keyed:
             jobs[key] = self._job(cell, key, (homes, labels, digests), jobs.get(key))
+        return keyed, jobs
+
+    def _run(self, keyed: Sequence[tuple[Cell, str]], jobs: Mapping[str, CellJob]) -> dict[str, str]:
         done = [job for job in jobs.values() if job.is_done]
         for job in done:
             self._take(job)
@@ -111,7 +143,7 @@ class _Work:
         failed = run_cells(todo, view, on_done=self._take, reporter=self._reporter)
         return {jobs[key].cell.title: reason for key, reason in failed.items()}
 
-    def search(self) -> dict[str, str]:
+    def search(self, chosen: Chosen) -> dict[str, str]:
         """Runs the search for labelled rows; returns reasons by title of cells that failed."""
         failed: dict[str, str] = {}
 
@@ -127,7 +159,7 @@ class _Work:
             score = self._score(cell, key)
             if cell.setting.label == self._study.search.match and score is not None:
                 targets[cell.domain].append(score)
-        self.searches = search_labels(self._study, targets, run)
+        self.searches = search_labels(self._study, targets, run, chosen)
         return failed
 
     def _score(self, cell: Cell, key: str) -> float | None:
@@ -197,3 +229,7 @@ def _source(study: StudyConfig, name: str) -> TaskSource:
         qrels=task.qrels,
         top_k=task.top_k,
     )
+
+
+def _dev(study: StudyConfig, domain: Domain) -> tuple[str, ...]:
+    return () if study.tune is None else domain.dev

@@ -1,4 +1,4 @@
-"""The configuration of a study: what varies, on which texts, over which seeds, and what is claimed."""
+"""The configuration of a study: what varies, on which texts, over which seeds, and what is compared."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ from typing import Any, Literal, TypeAlias
 
 from indexing.evaluation.readers import TaskKind
 from pipelines.collection_config import require
+from pipelines.study.claim_config import Claim, LabelSearch
+from pipelines.study.tune_config import TuneConfig
 
 _NAME = re.compile(r"[A-Za-z0-9._-]+")
 # A list of values of the dotted key that the axis is named after, or overrides by label.
@@ -61,7 +63,7 @@ class StudyTask:
     """What encoders are scored on; a task that carries its own texts.
 
     in_mean: whether it counts for the mean over tasks.
-    published: the paper's figures by setting, times 100, shown beside ours.
+    published: figures of others by setting, times 100, shown beside ours; published_in: only in this domain.
     """
 
     folder: str
@@ -71,6 +73,7 @@ class StudyTask:
     top_k: int = 100
     in_mean: bool = True
     published: dict[str, float] = field(default_factory=dict)
+    published_in: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,61 +81,14 @@ class Domain:
     """A domain: the text that encoders are trained on there, and the tasks they are scored on.
 
     corpus: its input, as `corpus.input` of a run.
+    dev: tasks that a `tune` goes by, never reported.
     set: further overrides of the recipe, by dotted key.
     """
 
     corpus: str
     tasks: tuple[str, ...]
+    dev: tuple[str, ...] = ()
     set: dict[str, Any] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Claim:
-    """A sentence that the figures may bear out, judged by the difference `better` - `than`.
-
-    within: points of the tables (times 100); 0 asks whether `better` is above, more whether the two are so
-    near. ahead: with `within`, `better` must be above too. task: a column instead of the mean over the tasks.
-    labels_below: judges the study's search instead: whether fewer labelled rows than this let `better`, one
-    of its settings, match `than`.
-    """
-
-    text: str
-    better: str
-    than: str
-    within: float = 0.0
-    ahead: bool = False
-    task: str = ""
-    labels_below: int = 0
-
-    def __post_init__(self) -> None:
-        require(self.within >= 0, "claims: within must not be negative")
-        require(self.within > 0 or not self.ahead, f"claim '{self.text}': ahead goes with within")
-        require(
-            self.labels_below == 0 or not (self.within or self.task),
-            f"claim '{self.text}': labels_below goes without within and task",
-        )
-
-
-@dataclass(frozen=True, kw_only=True)
-class LabelSearch:
-    """The least number of labelled rows with which a supervised training matches an unsupervised one.
-
-    match: setting whose mean over the seeds is to be met; the precision is one standard deviation of it.
-    settings: the supervised ones, each searched by itself.
-    key: where the number goes; low, high: where it is looked for; steps: at most so many numbers are tried,
-    beside 0, the encoder before training.
-    """
-
-    match: str
-    settings: tuple[str, ...]
-    key: str = "train.max_rows"
-    low: int = 64
-    high: int = 65_536
-    steps: int = 8
-
-    def __post_init__(self) -> None:
-        require(1 <= self.low < self.high, "search: low must be at least 1 and less than high")
-        require(self.steps >= 2, "search: steps must be at least 2, the largest number and the smallest")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -147,7 +103,9 @@ class StudyConfig:
     seeds: every setting with a random choice is run with each.
     score_steps: also score the encoder after so many steps of its training.
     baseline: the setting that others are compared with; "" takes the first.
+    published_mean: the paper's means over its tasks by setting, times 100, shown beside ours.
     smallest_effect: points of the tables; a claim that something is above needs a difference of as many.
+    tune: the search on development data before the test; None takes the recipe as it is.
     keep_encoders: off removes a cell's encoder once it is scored; another task then trains it anew.
     """
 
@@ -162,8 +120,10 @@ class StudyConfig:
     seeds: tuple[int, ...] = (0, 1, 2)
     score_steps: tuple[int, ...] = ()
     baseline: str = ""
+    published_mean: dict[str, float] = field(default_factory=dict)
     claims: tuple[Claim, ...] = ()
     smallest_effect: float = 0.5
+    tune: TuneConfig | None = None
     search: LabelSearch | None = None
     keep_encoders: bool = True
 
@@ -175,20 +135,32 @@ class StudyConfig:
         require(len(set(self.seeds)) == len(self.seeds), "seeds must differ")
         require(bool(self.domains), "a study needs at least one domain")
         for name, domain in self.domains.items():
-            require(bool(domain.tasks), f"domain {name} names no task")
-            for task in domain.tasks:
-                require(
-                    task in self.tasks, f"domain {name}: no task '{task}'; there is {', '.join(self.tasks)}"
-                )
+            self._check_domain(name, domain)
         require(self.smallest_effect >= 0, "smallest_effect must not be negative")
         for claim in self.claims:
-            searched = self.search is not None and (
-                claim.better in self.search.settings and claim.than == self.search.match
-            )
-            require(
-                claim.labels_below == 0 or searched,
-                f"claim '{claim.text}': labels_below is about the study's search: better must be one of its "
-                "settings, than its match",
-            )
+            self._check_claim(claim)
         for axis, values in self.axes.items():
             require(bool(values), f"axis '{axis}' has no value")
+
+    def _check_domain(self, name: str, domain: Domain) -> None:
+        require(bool(domain.tasks), f"domain {name} names no task")
+        for task in (*domain.tasks, *domain.dev):
+            require(task in self.tasks, f"domain {name}: no task '{task}'; there is {', '.join(self.tasks)}")
+        require(
+            self.tune is None or bool(domain.dev),
+            f"domain {name} has no dev task to tune on; name one, or set tune to null",
+        )
+
+    def _check_claim(self, claim: Claim) -> None:
+        searched = self.search is not None and (
+            claim.better in self.search.settings and claim.than == self.search.match
+        )
+        require(
+            claim.labels_below == 0 or searched,
+            f"claim '{claim.text}': labels_below is about the study's search: better must be one of its "
+            "settings, than its match",
+        )
+        require(
+            claim.unpredicted_by in ("", *self.tasks),
+            f"claim '{claim.text}': no task '{claim.unpredicted_by}'; there is {', '.join(self.tasks)}",
+        )

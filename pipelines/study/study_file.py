@@ -94,10 +94,11 @@ def _forget_published(tree: Mapping[str, Any]) -> None:
     """Takes the published figures of axis values that are left out with them."""
     axes = [values for values in tree["axes"].values() if isinstance(values, Mapping)]
     gone = {label for values in axes for label, overrides in values.items() if overrides is None}
-    for task in tree["tasks"].values():
-        if isinstance(task, Mapping) and isinstance(task.get("published"), dict):
-            for label in gone & task["published"].keys():
-                del task["published"][label]
+    sections = [task.get("published") for task in tree["tasks"].values() if isinstance(task, Mapping)]
+    for published in (*sections, tree.get("published_mean")):
+        if isinstance(published, dict):
+            for label in gone & published.keys():
+                del published[label]
 
 
 def _extended(path: Path) -> dict[str, Any]:

@@ -37,7 +37,7 @@ class StudyRuns:
         tracker, cell = self._tracker, job.cell
         run_id = tracker.open_run(
             cell.title,
-            fingerprint=stable_hash([self._fingerprint, job.key]),
+            fingerprint=stable_hash([self._fingerprint, job.key, cell.setting.label]),
             params=_params(cell),
             parent=self.parent,
         )

@@ -2,11 +2,12 @@
 
     python benchmarks/study_data.py RAW data/studies
 
-RAW has, each file gzipped: `twitterpara/` (turl_test.tsv, pit_test.tsv, train_unlabelled.txt,
+RAW has, each file gzipped: `twitterpara/` (turl_test.tsv, pit_test.tsv, pit_dev.tsv, train_unlabelled.txt,
 turl_train_tok_lower.tsv), `semeval2016_task3B/` (train.jsonl, dev.jsonl), `scifact/` and `debian_packages/`
 (BEIR layout with names of their own, sentences.txt), `stsb/` and `sick/` (tables), and `debian_prose/`,
 `nltk_sentences/`, `wordnet_glosses/` as general text. Nothing is downloaded. Owns which texts are taken: the
-Debian collection is cut to documents that are judged and a sample of others, so that a cell takes seconds.
+Debian collection is cut to 4,000 documents, those that are judged and a sample of others, so that a cell is
+quick; development data are smaller still.
 """
 
 from __future__ import annotations
@@ -23,7 +24,17 @@ from typing import Any
 
 _DEBIAN_DOCUMENTS = 4_000
 _DEBIAN_QUERIES = 300
+# For development: as few as still tell rates apart, since every rate of every method is scored on them.
+_DEV_PAIRS = 1_500
+_DEV_QUESTIONS = 100
+_DEV_QUERIES = 300
+_DEV_DOCUMENTS = 1_500
+# Of PIT's five votes.
+_DEBATABLE_VOTES = 2
 _MIN_WORDS = 4
+# A text of several sentences begins at every so many of them.
+_PARAGRAPH_EVERY = 24
+_PARAGRAPH_SENTENCES = 5
 _SENTENCE_END = re.compile(r"(?<=[.!?])\s+")
 
 
@@ -54,7 +65,7 @@ def write_jsonl(path: Path, rows: Iterable[dict[str, Any]]) -> None:
 
 
 def twitter(raw: Path, out: Path) -> None:
-    """The paper's TwitterPara, in the layout of its authors' toolkit; labelled pairs of its training part."""
+    """The paper's TwitterPara, in the layout of its authors' toolkit; PIT's dev pairs; labelled pairs."""
     folder = raw / "twitterpara"
     urls = (
         f"{row['sentence1']}\t{row['sentence2']}\t({row['votes_of_6']}, 6)"
@@ -68,6 +79,7 @@ def twitter(raw: Path, out: Path) -> None:
         for row in rows_of(folder / "pit_test.tsv.gz")
     )
     (place / "test.data").write_text("\n".join(pit) + "\n", encoding="utf-8")
+    _pit_dev(folder, out / "tasks/pit-dev.jsonl")
     write_lines(out / "corpora/twitter.txt", lines_of(folder / "train_unlabelled.txt.gz"))
     pairs = (
         {"sentence1": row["sentence1"], "sentence2": row["sentence2"], "label": int(row["label"])}
@@ -76,24 +88,25 @@ def twitter(raw: Path, out: Path) -> None:
     write_jsonl(out / "labels/twitter_pairs.jsonl", pairs)
 
 
-def semeval(raw: Path, out: Path) -> None:
-    """Ten related questions to put in order; training questions as text."""
-    folder = raw / "semeval2016_task3B"
+def _pit_dev(folder: Path, place: Path) -> None:
+    """Three of five votes or more make a paraphrase, one or none make none, two are left out."""
     rows = []
-    for number, line in enumerate(lines_of(folder / "dev.jsonl.gz")):
-        query = json.loads(line)
-        rows += [
-            {
-                "query_id": f"q{number}",
-                "query": f"{query['query_subject']} {query['query_body']}",
-                "text": f"{candidate['subject']} {candidate['body']}",
-                "label": int(candidate["label"] != "Irrelevant"),
-            }
-            for candidate in query["candidates"]
-        ]
-    write_jsonl(out / "tasks/semeval.jsonl", rows)
+    for row in rows_of(folder / "pit_dev.tsv.gz"):
+        votes = int(row["votes"].strip("()").partition(",")[0])
+        if votes != _DEBATABLE_VOTES:
+            pair = {"sentence1": row["sentence1"], "sentence2": row["sentence2"]}
+            rows.append(pair | {"label": int(votes > _DEBATABLE_VOTES)})
+    write_jsonl(place, sorted(rows, key=lambda row: _hash(json.dumps(row)))[:_DEV_PAIRS])
+
+
+def semeval(raw: Path, out: Path) -> None:
+    """Ten related questions to put in order; training questions as text, some of them for development."""
+    folder = raw / "semeval2016_task3B"
+    train = list(lines_of(folder / "train.jsonl.gz"))
+    write_jsonl(out / "tasks/semeval.jsonl", _candidates(list(lines_of(folder / "dev.jsonl.gz"))))
+    write_jsonl(out / "tasks/semeval-dev.jsonl", _candidates(sorted(train, key=_hash)[:_DEV_QUESTIONS]))
     texts: list[str] = []
-    for line in lines_of(folder / "train.jsonl.gz"):
+    for line in train:
         query = json.loads(line)
         parts = [query["query_subject"], query["query_body"]]
         parts += [text for c in query["candidates"] for text in (c["subject"], c["body"])]
@@ -101,29 +114,80 @@ def semeval(raw: Path, out: Path) -> None:
     write_lines(out / "corpora/semeval.txt", (text for text in texts if len(text.split()) >= _MIN_WORDS))
 
 
+def _candidates(lines: list[str]) -> Iterator[dict[str, Any]]:
+    for number, line in enumerate(lines):
+        query = json.loads(line)
+        for candidate in query["candidates"]:
+            yield {
+                "query_id": f"q{number}",
+                "query": f"{query['query_subject']} {query['query_body']}",
+                "text": f"{candidate['subject']} {candidate['body']}",
+                "label": int(candidate["label"] != "Irrelevant"),
+            }
+
+
 def scifact(raw: Path, out: Path) -> None:
-    """Claims and abstracts as they are."""
-    place = out / "tasks/scifact"
+    """Claims and abstracts as they are; training claims for development."""
+    folder, place = raw / "scifact", out / "tasks/scifact"
     place.mkdir(parents=True, exist_ok=True)
     for name in ("corpus.jsonl.gz", "queries.jsonl.gz", "qrels.tsv.gz"):
-        (place / name).write_bytes((raw / "scifact" / name).read_bytes())
-    write_lines(out / "corpora/scifact.txt", lines_of(raw / "scifact/sentences.txt.gz"))
+        (place / name).write_bytes((folder / name).read_bytes())
+    claims = sorted(map(json.loads, lines_of(folder / "queries_train.jsonl.gz")), key=_hash_of)
+    documents = [json.loads(line) for line in lines_of(folder / "corpus.jsonl.gz")]
+    qrels = _judgements(folder / "qrels_train.tsv.gz")
+    write_retrieval(out / "tasks/scifact-dev", claims[:_DEV_QUERIES], qrels, documents, _DEV_DOCUMENTS)
+    write_lines(out / "corpora/scifact.txt", lines_of(folder / "sentences.txt.gz"))
 
 
 def debian(raw: Path, out: Path) -> None:
-    """Synopses that look for their descriptions, among a sample of all."""
-    folder, place = raw / "debian_packages", out / "tasks/debian"
-    queries = [json.loads(line) for line in lines_of(folder / "ir_queries_test.jsonl.gz")]
-    queries = sorted(queries, key=lambda query: _hash(query["_id"]))[:_DEBIAN_QUERIES]
-    wanted = {query["_id"] for query in queries}
-    qrels = [line for line in lines_of(folder / "ir_qrels.tsv.gz") if line.split("\t")[0] in wanted]
-    judged = {line.split("\t")[1] for line in qrels}
+    """Synopses that look for their descriptions, among a sample of all; other synopses as labelled rows."""
+    folder = raw / "debian_packages"
     documents = [json.loads(line) for line in lines_of(folder / "ir_corpus.jsonl.gz")]
-    documents.sort(key=lambda document: (document["_id"] not in judged, _hash(document["_id"])))
-    write_jsonl(place / "corpus.jsonl", documents[:_DEBIAN_DOCUMENTS])
-    write_jsonl(place / "queries.jsonl", queries)
-    (place / "qrels.tsv").write_text("\n".join(["query-id\tcorpus-id\tscore", *qrels]) + "\n")
+    qrels = _judgements(folder / "ir_qrels.tsv.gz")
+    sides = {}
+    for split in ("test", "dev"):
+        queries = [json.loads(line) for line in lines_of(folder / f"ir_queries_{split}.jsonl.gz")]
+        sides[split] = sorted(queries, key=_hash_of)
+    write_retrieval(
+        out / "tasks/debian", sides["test"][:_DEBIAN_QUERIES], qrels, documents, _DEBIAN_DOCUMENTS
+    )
+    write_retrieval(out / "tasks/debian-dev", sides["dev"][:_DEV_QUERIES], qrels, documents, _DEV_DOCUMENTS)
+    texts = {document["_id"]: document["text"] for document in documents}
+    unused = [*sides["test"][_DEBIAN_QUERIES:], *sides["dev"][_DEV_QUERIES:]]
+    write_jsonl(
+        out / "labels/debian.jsonl",
+        (
+            {"anchor": query["text"], "positive": texts[document]}
+            for query in unused
+            for document in qrels[query["_id"]]
+        ),
+    )
     write_lines(out / "corpora/debian.txt", lines_of(folder / "sentences.txt.gz"))
+
+
+def write_retrieval(
+    place: Path,
+    queries: list[dict[str, Any]],
+    qrels: dict[str, list[str]],
+    documents: list[dict[str, Any]],
+    num_documents: int,
+) -> None:
+    """A task in BEIR's layout: all documents that are judged for its queries, and a sample of the others."""
+    judged = {document for query in queries for document in qrels[query["_id"]]}
+    ordered = sorted(documents, key=lambda document: (document["_id"] not in judged, _hash_of(document)))
+    write_jsonl(place / "corpus.jsonl", ordered[: max(num_documents, len(judged))])
+    write_jsonl(place / "queries.jsonl", queries)
+    lines = [f"{query['_id']}\t{document}\t1" for query in queries for document in qrels[query["_id"]]]
+    (place / "qrels.tsv").write_text("\n".join(["query-id\tcorpus-id\tscore", *lines]) + "\n")
+
+
+def _judgements(path: Path) -> dict[str, list[str]]:
+    """The relevant documents of each query."""
+    found: dict[str, list[str]] = {}
+    for row in rows_of(path):
+        if int(row["score"]) > 0:
+            found.setdefault(row["query-id"], []).append(row["corpus-id"])
+    return found
 
 
 def sts(raw: Path, out: Path) -> None:
@@ -148,12 +212,19 @@ def sts(raw: Path, out: Path) -> None:
 
 
 def general(raw: Path, out: Path) -> None:
-    """Text of no domain of the studies, to pre-train the encoder they start from."""
+    """Text of no domain of the studies, to pre-train the encoder they start from.
+
+    Now and then neighbours stand together as one text: sentences alone are too short to train the places
+    that a document's later words have.
+    """
     texts = [row["sentence"] for row in rows_of(raw / "nltk_sentences/sentences.tsv.gz")]
     texts += [row["sentence"] for row in rows_of(raw / "debian_prose/sentences.tsv.gz")]
     for name in ("definitions", "examples"):
         texts += lines_of(raw / f"wordnet_glosses/{name}.txt.gz")
-    write_lines(out / "corpora/general.txt", (text for text in texts if len(text.split()) >= _MIN_WORDS))
+    starts = range(0, len(texts), _PARAGRAPH_EVERY)
+    paragraphs = [" ".join(texts[start : start + _PARAGRAPH_SENTENCES]) for start in starts]
+    kept = (text for text in (*texts, *paragraphs) if len(text.split()) >= _MIN_WORDS)
+    write_lines(out / "corpora/general.txt", kept)
 
 
 def main() -> None:
@@ -167,6 +238,10 @@ def main() -> None:
     for write in (twitter, semeval, scifact, debian, sts, general):
         write(args.raw, args.output)
         print(f"{write.__name__}: {(write.__doc__ or '').splitlines()[0]}")
+
+
+def _hash_of(row: dict[str, Any]) -> str:
+    return _hash(row["_id"])
 
 
 def _hash(text: str) -> str:

@@ -2,9 +2,9 @@
 
     python benchmarks/run_studies.py --size cpu --out docs/results.md variables.glove=/data/glove.6B.50d.txt
 
-Settings KEY=VALUE go to every study. The main table comes first, since others use its cells. Stopped and given
-again, it goes on where it was: cells that are there are not run again. A study that fails does not stop the
-others; the exit code is then 1. `--only` takes some of the studies, `--page-only` runs none.
+Settings KEY=VALUE go to every study. The main table comes first, since others use its cells. Stopped and
+given again, it goes on where it was: cells that are there are not run again. A study that fails does not stop
+the others; the exit code is then 1. `--only` takes some of the studies, `--page-only` runs none.
 """
 
 from __future__ import annotations

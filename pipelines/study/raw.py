@@ -57,6 +57,9 @@ def write_study_file(
             },
             "columns": _columns(study),
             "published_mean": study.published_mean,
+            "max_tokens": sorted(
+                {c.config.model.max_tokens for c, _ in cells if c.system.kind in ("trained", "start")}
+            ),
             "cells": [
                 {"setting": cell.setting.label, "domain": cell.domain, "seed": cell.seed, "key": key}
                 for cell, key in cells

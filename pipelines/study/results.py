@@ -145,6 +145,12 @@ def _notes(
         f"{len(raw)} of {len(wanted)} cells, "
         f"{seconds / 60:.0f} minutes of training."
     ]
+    if study["max_tokens"]:
+        cut = " or ".join(map(str, study["max_tokens"]))
+        notes.append(
+            f"Encoders read the first {cut} tokens of a text, in training and in tasks; BM25 and word vectors"
+            " read all of it."
+        )
     if num_missing:
         notes.append(
             f"{num_missing} comparisons have no p-value: the rows of their cells are not here, or are of "

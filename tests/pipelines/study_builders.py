@@ -82,25 +82,41 @@ def write_shipped_world(folder):
     def text(size):
         return " ".join(rng.choice(_WORDS, size=size))
 
-    task = folder / "tasks/twitterpara"
-    task.mkdir(parents=True)
-    urls, pit = [], []
+    def write(name, lines):
+        place = folder / name
+        place.parent.mkdir(parents=True, exist_ok=True)
+        place.write_text("\n".join(lines) + "\n")
+
+    urls, pit, pairs, scores = [], [], [], ["sentence1\tsentence2\tscore"]
     for i in range(16):
         left = text(5)
         right = left + " x" if i % 2 else text(5)
         urls.append(f"{left}\t{right}\t({5 if i % 2 else 1}, 6)")
         pit.append(f"1\ttopic\t{left}\t{right}\t{5 if i % 2 else 0}")
-    (task / "Twitter_URL_Corpus_test.txt").write_text("\n".join(urls) + "\n")
-    (task / "test.data").write_text("\n".join(pit) + "\n")
-    for name in ("semeval", "stsb"):
-        (folder / "tasks" / name).mkdir()
-    (folder / "corpora").mkdir()
+        pairs.append(json.dumps({"sentence1": left, "sentence2": right, "label": i % 2}))
+        scores.append(f"{left}\t{right}\t{i % 6}")
+    write("tasks/twitterpara/Twitter_URL_Corpus_test.txt", urls)
+    write("tasks/twitterpara/test.data", pit)
+    write("tasks/pit-dev.jsonl", pairs)
+    for split in ("dev", "test"):
+        write(f"tasks/stsb/{split}.tsv", scores)
+    documents = [text(6) for _ in range(12)]
+    for name in ("debian", "debian-dev"):
+        write(
+            f"tasks/{name}/corpus.jsonl",
+            (json.dumps({"_id": f"d{i}", "text": t}) for i, t in enumerate(documents)),
+        )
+        write(
+            f"tasks/{name}/queries.jsonl", (json.dumps({"_id": f"q{i}", "text": text(3)}) for i in range(6))
+        )
+        write(
+            f"tasks/{name}/qrels.tsv", ["query-id\tcorpus-id\tscore", *(f"q{i}\td{i}\t1" for i in range(6))]
+        )
     for name in ("twitter", "semeval", "scifact", "debian", "stsb"):
-        lines = [f"{text(3 + i % 5)} {i}" for i in range(60)]
-        (folder / f"corpora/{name}.txt").write_text("\n".join(lines) + "\n")
-    (folder / "labels").mkdir()
+        write(f"corpora/{name}.txt", [f"{text(3 + i % 5)} {i}" for i in range(60)])
     rows = {
         "twitter_pairs": lambda i: {"sentence1": text(4), "sentence2": text(4), "label": i % 2},
+        "debian": lambda i: {"anchor": f"{text(4)} {i}", "positive": f"{text(4)} {i}"},
         "stsb": lambda i: {"sentence1": text(4), "sentence2": text(4), "score": float(i % 6)},
         "sick_nli": lambda i: {
             "premise": text(4),
@@ -109,6 +125,5 @@ def write_shipped_world(folder):
         },
     }
     for name, make in rows.items():
-        lines = [json.dumps(make(i)) for i in range(64)]
-        (folder / f"labels/{name}.jsonl").write_text("\n".join(lines) + "\n")
+        write(f"labels/{name}.jsonl", [json.dumps(make(i)) for i in range(64)])
     return folder

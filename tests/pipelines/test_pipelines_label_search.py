@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipelines.study.label_search import Bisection
 from pipelines.study.claim_config import LabelSearch
+from pipelines.study.label_search import Bisection
 
 LIMITS = LabelSearch(match="TSDAE", settings=("SBERT",), low=16, high=65_536, steps=14)
 TARGET = 0.5

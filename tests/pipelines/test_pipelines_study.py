@@ -16,7 +16,7 @@ from study_runs import CellsHere
 from pipelines.errors import InputError
 from pipelines.study import run_study as run_study_module
 from pipelines.study.run_study import run_study, study_folder
-from pipelines.study.study_file import load_study
+from pipelines.study.study_file import is_study, load_study
 from pipelines.study.study_report_files import write_study_report
 
 CONFIGS = Path(__file__).parents[2] / "configs" / "studies"
@@ -216,13 +216,48 @@ def test_a_cell_that_fails_is_named_and_the_others_are_reported(finished, world,
     assert {cell["setting"] for cell in content["cells"]} == {"tsdae"}
 
 
+def test_rates_are_chosen_on_development_data_and_only_the_chosen_one_is_tested(finished, world, ran):
+    """The chosen cell of the first seed is there already, and only scored on other tasks."""
+    domains = {"pairs": one_domain()["pairs"] | {"dev": ["rerank"]}}
+    path = write_study(
+        world,
+        "tuned.yaml",
+        name="tuned",
+        domains=domains,
+        tune={"values": [1e-3, 1e-9]},
+        score_steps=[],
+        claims=[{"text": "best", "better": "tsdae", "than": "*"}],
+    )
+    report, folder, told = go(path)
+    study = json.loads((folder / "study.json").read_text())
+    (tuning,) = study["tunings"]
+    scores = [trial["score"] for trial in tuning["trials"]]
+    assert tuning["chosen"] == ("0.001", "1e-09")[int(scores[1] > scores[0])]
+    assert ran[:2] == ["tsdae, lr 0.001, pairs, seed 0", "tsdae, lr 1e-09, pairs, seed 0"]
+    assert set(ran[2:]) == {f"tsdae, pairs, seed {seed}" for seed in (0, 1)}
+    raw = {
+        trial["value"]: json.loads((folder / f"raw/{trial['key']}.json").read_text())["tasks"]
+        for trial in tuning["trials"]
+    }
+    assert {value: set(tasks) for value, tasks in raw.items()} == {
+        value: {"rerank", "pairs"} if value == tuning["chosen"] else {"rerank"} for value in raw
+    }
+    assert report.choices[0].cells[:3] == ("tsdae", "pairs", "rerank")
+    assert "Chosen on development data" in (folder / "report.md").read_text()
+    assert "2 trainings for development data" in told
+    assert {cell["setting"] for cell in study["cells"]} == {"tsdae", "bm25"}
+    ran.clear()
+    again, _, _ = go(path)
+    assert (ran, again) == ([], report)
+
+
 @pytest.fixture(scope="module")
 def shipped(tmp_path_factory):
     return write_shipped_world(tmp_path_factory.mktemp("shipped"))
 
 
-@pytest.mark.parametrize("name", ["main-table", "label-efficiency", "order-of-phases", "steps"])
-def test_every_kind_of_cell_of_the_shipped_studies_runs_at_toy_size(shipped, ran, name):
+@pytest.mark.parametrize("name", [path.stem for path in sorted(CONFIGS.glob("*.yaml")) if is_study(path)])
+def test_every_shipped_study_runs_at_toy_size(shipped, ran, name):
     overrides = [f"workspace={shipped / 'work'}", f"variables.data={shipped}"]
     overrides.append(f"base.tracking.uri=sqlite:///{shipped}/mlflow.db")
     study = load_study(CONFIGS / f"{name}.yaml", overrides, size="toy")
@@ -230,6 +265,8 @@ def test_every_kind_of_cell_of_the_shipped_studies_runs_at_toy_size(shipped, ran
     report = run_study(study, size="toy", reporter=reporter)
     assert ran
     assert {setting for setting, _ in report.table.cells} == set(report.table.settings)
+    assert len(report.claims) == len(study.claims)
+    assert bool(report.choices) == (study.tune is not None)
     if study.search is not None:
-        assert any("labelled rows" in note for note in report.notes)
+        assert sum("labelled rows" in note for note in report.notes) == len(study.domains)
         assert {curve.section for curve in report.curves} <= {"Labelled rows"}

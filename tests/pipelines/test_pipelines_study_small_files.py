@@ -18,6 +18,18 @@ from pipelines.study.task_scores import CellTask, rows_place, scores_place
 
 SEEDS = (0, 1, 2)
 NUM = 150
+TUNING = {
+    "setting": "better",
+    "domain": "d",
+    "dev": ["dev"],
+    "name": "lr",
+    "shared": False,
+    "chosen": "0.1",
+    "trials": [
+        {"value": "0.1", "score": 0.6, "key": "better-0"},
+        {"value": "0.2", "score": None, "key": "better-9"},
+    ],
+}
 
 
 def rows_of(kind, seed, gain):
@@ -81,7 +93,10 @@ def write_study_folder(folder, gain=0.05):
                 write_cell(job.place, task, task.name, seed, plus)
             write_raw(Location.parse(folder), job)
             cells.append({"setting": setting, "domain": "d", "seed": seed, "key": job.key})
-    claim = {"better": "better", "than": "base", "within": 0.0, "ahead": False, "task": "", "labels_below": 0}
+    claim = {
+        "better": "better", "than": "base", "within": 0.0, "ahead": False, "task": "", "labels_below": 0,
+        "unpredicted_by": "", "rank_below": 0.7,
+    }  # fmt: skip
     study = {
         "name": "made-up", "title": "Made up", "about": "", "size": "",
         "seeds": list(SEEDS), "baseline": "base",
@@ -91,7 +106,14 @@ def write_study_folder(folder, gain=0.05):
             {"name": n, "domain": "d", "task": n, "in_mean": True, "published": {"better": 70.0}}
             for n in ("queries", "pairs")
         ],
-        "claims": [claim | {"text": "above"}, claim | {"text": "few", "labels_below": 100}],
+        "claims": [
+            claim | {"text": "above"},
+            claim | {"text": "few", "labels_below": 100},
+            claim | {"text": "best", "than": "*"},
+            claim | {"text": "unlike", "unpredicted_by": "pairs", "better": "", "than": ""},
+        ],
+        "published_mean": {"better": 71.0}, "max_tokens": [64],
+        "tunings": [TUNING],
         "searches": [
             {"domain": "d", "setting": "better", "match": "base", "target": 0.5, "precision": 0.01,
              "num_seeds": 3,
@@ -115,10 +137,15 @@ def test_the_mean_and_the_claims_have_tests_over_queries_of_both_kinds_of_tasks(
     assert {column for (_, column), cell in report.table.cells.items() if cell.p_value is not None} == {
         "queries", "pairs", "mean",
     }  # fmt: skip
-    above, few = report.claims
+    above, few, best, unlike = report.claims
     assert (above.verdict, above.num_seeds) == ("seen", 3)
     assert above.p_value < 0.05
     assert (few.verdict, few.basis) == ("seen", "d: 64 rows")
+    assert (best.verdict, best.basis) == ("seen", "seen against base")
+    assert unlike.verdict == "cannot be told"  # of two settings
+    assert report.table.cells["better", "mean"].published == 0.71
+    assert report.choices[0].cells[-2:] == ("lr 0.1: 60.0, 0.2: failed", "0.1 *")
+    assert any("first 64 tokens" in note for note in report.notes)
     curve = report.curves[0]
     assert (curve.points, curve.spreads) == (((6.0, 50.0),), (2.0,))
 
@@ -186,6 +213,8 @@ def test_a_page_of_results_is_a_function_of_the_files(studied):
     (folder / "comparisons.json").unlink()
     assert module.results_page([folder, folder]) == page
     assert page.count("## Made up") == 2
+    assert page.count("| better | d | dev | lr 0.1: 60.0, 0.2: failed | 0.1 \\* |") == 2
+    assert "| best | seen | Made up |" in page
     assert "`tsdae study configs/studies/made-up.yaml`; seeds 0, 1, 2; 6 cells, 0.0 minutes" in page
     assert " (70.0)" in page
     assert "| above | seen | +" in page

@@ -8,16 +8,19 @@ import pytest
 
 from indexing.evaluation.pair_rows import PairRow
 from indexing.evaluation.pair_statistics import ScoredPairs, exchange_test
+from indexing.evaluation.rank_agreement import judge_ranks, rank_agreement
 from indexing.evaluation.report_input import Curve
 from indexing.evaluation.rows import PerQueryRow
 from indexing.evaluation.seeds import Comparison, compare, matched_seeds
 from indexing.evaluation.significance import randomisation_test
 from indexing.evaluation.study_claims import (
+    JudgedClaim,
     LabelsFound,
     Question,
     joint_interval,
     judge_all,
     judge_labels,
+    judge_together,
 )
 from indexing.evaluation.study_report import StudyReport, study_html, study_json, study_latex, study_markdown
 from indexing.evaluation.study_table import MEAN, StudyColumn, paired_differences, study_table
@@ -292,3 +295,47 @@ def test_every_format_says_the_same_and_escapes_what_comes_from_outside():
     latex = study_latex(report)
     assert r"\textbf{60.0 $\pm$ 10.0}$^\blacktriangle$" in latex
     assert latex.count(r"\\") == 4
+
+
+def test_a_claim_against_all_others_is_as_strong_as_its_weakest_part():
+    def claim(*verdicts):
+        judged = [JudgedClaim(text="", verdict=found) for found in verdicts]
+        return judge_together("best", ["a", "b", "c"][: len(judged)], judged)
+
+    assert claim("seen", "seen").verdict == "seen"
+    assert claim("seen", "cannot be told").verdict == "cannot be told"
+    found = claim("seen", "not seen", "cannot be told")
+    assert found.verdict == "not seen"
+    assert found.basis == "seen against a; not seen against b; cannot be told against c"
+    assert claim().verdict == "cannot be told"
+
+
+def agreement(rho, num):
+    """Of scores whose ranks have about this correlation."""
+    rng = np.random.default_rng(3)
+    first = rng.standard_normal(num)
+    return rank_agreement("d", first, rho * first + math.sqrt(1 - rho**2) * rng.standard_normal(num))
+
+
+def test_a_rank_correlation_has_an_interval_that_narrows_with_the_systems():
+    few, many = agreement(0.5, 8), agreement(0.5, 800)
+    assert many.rho == pytest.approx(0.48, abs=0.06)
+    assert few.high - few.low > 5 * (many.high - many.low)
+    assert many.low < many.rho < many.high
+    exact = rank_agreement("d", [1, 2, 3, 4, 5], [1, 2, 3, 5, 4])
+    assert exact.rho == pytest.approx(0.9)
+    reach = 1.959964 * math.sqrt((1 + 0.81 / 2) / 2)
+    assert exact.low == pytest.approx(math.tanh(math.atanh(0.9) - reach))
+    assert rank_agreement("d", [1, 2, 3, 4], [1, 2, 3, 4]) is None
+    assert rank_agreement("d", [1] * 9, range(9)) is None
+    assert rank_agreement("d", range(9), range(9)).high == pytest.approx(1.0)
+
+
+def test_that_one_task_does_not_predict_the_others_needs_the_whole_interval_below_the_bound():
+    none, weak, all_alike = agreement(0.0, 400), agreement(0.5, 9), rank_agreement("d", range(40), range(40))
+    assert judge_ranks("", [none], below=0.7).verdict == "seen"
+    assert judge_ranks("", [weak], below=0.7).verdict == "cannot be told"
+    assert judge_ranks("", [all_alike], below=0.7).verdict == "not seen"
+    assert judge_ranks("", [none, all_alike], below=0.7).verdict == "cannot be told"
+    assert judge_ranks("", [], below=0.7).verdict == "cannot be told"
+    assert judge_ranks("", [all_alike], below=0.7).basis == "d: +1.00 [+1.00, +1.00] over 40 settings"

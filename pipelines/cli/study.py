@@ -46,12 +46,16 @@ def study(
     from pipelines.study.run_study import run_study, study_folder
     from pipelines.study.study_file import chosen_size, load_study
     from pipelines.study.study_report_files import write_study_report
+    from pipelines.study.tuning import tunings_of
 
     console = Console(highlight=False)
     size = chosen_size(config, size)
     loaded = load_study(config, overrides or (), size=size)
     folder = study_folder(loaded, size)
     if list_cells:
+        for tuning in tunings_of(loaded):
+            for trial in tuning.trials:
+                console.print(f"{trial.cell.title} (development data)", markup=False, soft_wrap=True)
         for cell in cells_of(loaded):
             console.print(cell.title, markup=False, soft_wrap=True)
         return

@@ -55,7 +55,7 @@ def write_study_file(
                 axis: values if isinstance(values, list) else list(values)
                 for axis, values in plain["axes"].items()
             },
-            "columns": _columns(study),
+            "columns": study_columns(study),
             "published_mean": study.published_mean,
             "max_tokens": sorted(
                 {c.config.model.max_tokens for c, _ in cells if c.system.kind in ("trained", "start")}
@@ -180,7 +180,7 @@ def _tuning(study: StudyConfig, tuning: Tuning) -> dict[str, Any]:
     }
 
 
-def _columns(study: StudyConfig) -> list[dict[str, Any]]:
+def study_columns(study: StudyConfig) -> list[dict[str, Any]]:
     """A column for every task of every domain; a task of several domains names them."""
     pairs = [(domain, task) for domain, found in study.domains.items() for task in found.tasks]
     tasks = [task for _, task in pairs]

@@ -16,6 +16,7 @@ from pipelines.errors import InputError, nearest
 from pipelines.study.grid import Cell, cells_of
 from pipelines.study.study_config import StudyConfig
 from pipelines.study.trees import merged
+from pipelines.study.tuning import tunings_of
 
 _VARIABLE = re.compile(r"\$\{([^}]*)\}")
 
@@ -78,12 +79,17 @@ def is_study(path: Path) -> bool:
 
 
 def check_study(path: Path) -> list[Cell]:
-    """The cells of all sizes of a study, each checked as a run's configuration is.
+    """The cells of all sizes of a study and of its searches, each checked as a run's configuration is.
 
     Raises:
         InputError: the first thing that is wrong.
     """
-    return [cell for size in study_sizes(path) or [""] for cell in cells_of(load_study(path, size=size))]
+    cells: list[Cell] = []
+    for size in study_sizes(path) or [""]:
+        study = load_study(path, size=size)
+        cells += cells_of(study)
+        cells += [trial.cell for tuning in tunings_of(study) for trial in tuning.trials]
+    return cells
 
 
 def _without_nulls(section: Mapping[str, Any]) -> dict[str, Any]:

@@ -9,7 +9,7 @@ import pytest
 
 from pipelines.config_io import load_config, read_tree
 from pipelines.study.grid import cells_of
-from pipelines.study.raw import _columns
+from pipelines.study.raw import study_columns
 from pipelines.study.study_file import is_study, load_study, study_sizes
 from pipelines.study.tuning import tunings_of
 
@@ -53,7 +53,7 @@ def test_a_study_has_three_sizes_and_its_cells_differ_where_they_should(path):
         cells = cells_of(study)
         asked = [(cell.config, cell.system, cell.domain) for cell in cells]
         assert all(one not in asked[:i] for i, one in enumerate(asked)), size
-        columns = {column["name"] for column in _columns(study)}
+        columns = {column["name"] for column in study_columns(study)}
         assert {claim.task for claim in study.claims} <= {"", *columns}, size
         if size != "toy":
             assert len({cell.seed for cell in cells}) >= 3

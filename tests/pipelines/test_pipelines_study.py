@@ -243,7 +243,8 @@ def test_rates_are_chosen_on_development_data_and_only_the_chosen_one_is_tested(
         value: {"rerank", "pairs"} if value == tuning["chosen"] else {"rerank"} for value in raw
     }
     assert report.choices[0].cells[:3] == ("tsdae", "pairs", "rerank")
-    assert "Chosen on development data" in (folder / "report.md").read_text()
+    for name in ("report.md", "report.html"):
+        assert "Chosen on development data" in (folder / name).read_text()
     assert "2 trainings for development data" in told
     assert {cell["setting"] for cell in study["cells"]} == {"tsdae", "bm25"}
     ran.clear()

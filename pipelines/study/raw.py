@@ -80,11 +80,15 @@ def read_study_file(folder: Location) -> dict[str, Any]:
     """What `write_study_file` wrote.
 
     Raises:
-        InputError: there is none.
+        InputError: there is none, or an old one.
     """
     if not (folder / STUDY_FILE).exists():
         raise InputError(f"'{folder}' has no {STUDY_FILE}; run the study first, without --report-only")
     content: dict[str, Any] = (folder / STUDY_FILE).read_json()
+    if "tunings" not in content:
+        raise InputError(
+            f"'{folder / STUDY_FILE}' is of an earlier version; run the study again: its cells are kept"
+        )
     return content
 
 

@@ -95,7 +95,10 @@ class _Work:
         self.tunings: list[Tuning] = []
 
     def tune(self) -> tuple[Chosen, dict[str, str]]:
-        """Searches on development data; returns what is chosen, and reasons by title of cells that failed."""
+        """Searches on development data; returns what is chosen, and reasons by title of failed cells.
+
+        A value that cannot be trained with is no failure while another of the setting can.
+        """
         tunings = tunings_of(self._study)
         cells = [trial.cell for tuning in tunings for trial in tuning.trials]
         if not cells:
@@ -105,7 +108,9 @@ class _Work:
         failed = self._run(keyed, jobs)
         found = iter([(key, self._score(cell, key)) for cell, key in keyed])
         self.tunings = [tuning.told(list(itertools.islice(found, len(tuning.trials)))) for tuning in tunings]
-        return chosen_of(self._study, self.tunings), failed
+        lost = {trial.cell.title for one in self.tunings if one.chosen is None for trial in one.trials}
+        lasting = {title: reason for title, reason in failed.items() if title in lost}
+        return chosen_of(self._study, self.tunings), lasting
 
     def run(self, cells: Sequence[Cell]) -> dict[str, str]:
         """Runs those that are not done; returns reasons by title of those that failed."""

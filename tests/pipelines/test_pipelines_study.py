@@ -252,6 +252,25 @@ def test_rates_are_chosen_on_development_data_and_only_the_chosen_one_is_tested(
     assert (ran, again) == ([], report)
 
 
+def test_a_value_that_cannot_be_trained_with_is_told_and_not_chosen(finished, world, ran):
+    path = write_study(
+        world,
+        "half.yaml",
+        name="half",
+        domains={"pairs": one_domain()["pairs"] | {"dev": ["rerank"]}},
+        axes={"method": {"tsdae": {}}},
+        tune={"key": "model.start", "values": [str(world / "absent-model"), "scratch"]},
+        seeds=[0],
+        score_steps=[],
+        claims=[],
+    )
+    report, _, told = go(path)
+    assert "FAILED: cannot load model.start" in told
+    assert report.choices[0].chosen == "scratch"
+    assert [score is None for _, score in report.choices[0].tried] == [True, False]
+    assert report.table.cells["tsdae", "pairs"].num_seeds == 1
+
+
 @pytest.fixture(scope="module")
 def shipped(tmp_path_factory):
     return write_shipped_world(tmp_path_factory.mktemp("shipped"))

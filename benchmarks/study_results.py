@@ -10,9 +10,8 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from indexing.evaluation.rank_agreement import judge_ranks, rank_agreement
 from indexing.evaluation.report_markdown import escape_markdown
@@ -30,8 +29,7 @@ _STS = "stsb"
 _RANK_BELOW = 0.7
 
 
-@dataclass(frozen=True)
-class _Study:
+class _Study(NamedTuple):
     """A study's folder, what it asked, and its report."""
 
     folder: Path

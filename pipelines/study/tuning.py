@@ -9,8 +9,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from pipelines.study.grid import Cell, Chosen, setting_cells, settings_of, value_text
+from pipelines.study.grid import Cell, Chosen, Setting, setting_cells, settings_of, value_text
 from pipelines.study.study_config import StudyConfig
+from pipelines.study.tune_config import TuneConfig
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,27 +52,31 @@ def tunings_of(study: StudyConfig) -> list[Tuning]:
     tune = study.tune
     if tune is None:
         return []
+    searching = [setting for setting in settings_of(study) if tune.share in ("", setting.label)]
+    found = [
+        Tuning(setting=setting.label, domain=domain, trials=_trials(study, tune, setting, domain))
+        for setting in searching
+        for domain in study.domains
+    ]
+    return [tuning for tuning in found if _is_search(tuning)]
+
+
+def _trials(study: StudyConfig, tune: TuneConfig, setting: Setting, domain: str) -> tuple[Trial, ...]:
+    """A cell of the first seed for each value, scored on the development tasks alone."""
     alone = replace(study, seeds=study.seeds[:1], score_steps=(), claims=())
-    found = []
-    for setting in settings_of(study):
-        if tune.share not in ("", setting.label):
-            continue
-        for domain, texts in study.domains.items():
-            trials = []
-            for value in tune.values:
-                more = [*tune.set.items(), (tune.key, value)]
-                (cell,) = setting_cells(alone, setting, domain, more=more)
-                name = f"{setting.label}, {tune.key.rpartition('.')[2]} {value_text(value)}"
-                trials.append(
-                    Trial(
-                        value=value,
-                        cell=replace(cell, setting=replace(setting, label=name), tasks=texts.dev),
-                    )
-                )
-            changes = any(trial.cell.config != trials[0].cell.config for trial in trials)
-            if trials[0].cell.system.trains and (changes or len(trials) == 1):
-                found.append(Tuning(setting=setting.label, domain=domain, trials=tuple(trials)))
-    return found
+    trials = []
+    for value in tune.values:
+        more = [*tune.set.items(), (tune.key, value)]
+        (cell,) = setting_cells(alone, setting, domain, more=more)
+        label = f"{setting.label}, {tune.key.rpartition('.')[2]} {value_text(value)}"
+        named = replace(cell, setting=replace(setting, label=label), tasks=study.domains[domain].dev)
+        trials.append(Trial(value=value, cell=named))
+    return tuple(trials)
+
+
+def _is_search(tuning: Tuning) -> bool:
+    first, *others = (trial.cell for trial in tuning.trials)
+    return first.system.trains and (not others or any(other.config != first.config for other in others))
 
 
 def chosen_of(study: StudyConfig, tunings: Sequence[Tuning]) -> Chosen:

@@ -20,6 +20,7 @@ from pipelines.study.study_file import is_study, load_study
 from pipelines.study.study_report_files import write_study_report
 
 CONFIGS = Path(__file__).parents[2] / "configs" / "studies"
+SHIPPED = [path.stem for path in sorted(CONFIGS.glob("*.yaml")) if is_study(path) and path.stem != "common"]
 pytestmark = pytest.mark.usefixtures("ray_cluster")
 
 
@@ -276,7 +277,7 @@ def shipped(tmp_path_factory):
     return write_shipped_world(tmp_path_factory.mktemp("shipped"))
 
 
-@pytest.mark.parametrize("name", [path.stem for path in sorted(CONFIGS.glob("*.yaml")) if is_study(path)])
+@pytest.mark.parametrize("name", SHIPPED)
 def test_every_shipped_study_runs_at_toy_size(shipped, ran, name):
     overrides = [f"workspace={shipped / 'work'}", f"variables.data={shipped}"]
     overrides.append(f"base.tracking.uri=sqlite:///{shipped}/mlflow.db")

@@ -97,11 +97,13 @@ def _without_nulls(section: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _forget_published(tree: Mapping[str, Any]) -> None:
-    """Takes the published figures of axis values that are left out with them."""
+    """Takes the published figures of axis values that are left out with them, or all that are set to null."""
     axes = [values for values in tree["axes"].values() if isinstance(values, Mapping)]
     gone = {label for values in axes for label, overrides in values.items() if overrides is None}
-    sections = [task.get("published") for task in tree["tasks"].values() if isinstance(task, Mapping)]
-    for published in (*sections, tree.get("published_mean")):
+    tasks = [task for task in tree["tasks"].values() if isinstance(task, dict)]
+    for task in tasks:
+        task["published"] = task.get("published") or {}
+    for published in (*(task["published"] for task in tasks), tree.get("published_mean")):
         if isinstance(published, dict):
             for label in gone & published.keys():
                 del published[label]

@@ -46,7 +46,7 @@ SAME_ROWS = [
 
 @pytest.mark.parametrize("path", STUDIES, ids=lambda path: path.stem)
 def test_a_study_has_three_sizes_and_its_cells_differ_where_they_should(path):
-    assert study_sizes(path) == ["toy", "cpu", "paper"]
+    assert set(study_sizes(path)) == {"toy", "cpu", "paper"}
     assert read_tree(path)["name"] == path.stem
     for size in study_sizes(path):
         study = load_study(path, size=size)

@@ -43,7 +43,7 @@ MIN_LISTS_TRAINED_BY_GRAPH = 16_384
 MIN_TRAIN_VECTORS_PER_CENTROID = 39
 MIN_TRAIN_VECTORS = 20_000
 # What 8-bit scalar codes found of the exact ten, all of them looked at (100,000 rows, docs/log.md). A target
-# above the next number is not for them; up to the last they cost no more lists than half floats do.
+# above the next number is not for them; up to the last they find hardly less than half floats do.
 RECALL_OF_8_BIT = 0.992
 MAX_TARGET_FOR_8_BIT = 0.99
 MAX_TARGET_FOR_8_BIT_FIRST = 0.9
@@ -236,7 +236,7 @@ def _reasons(chosen: str, num_vectors: int, dim: int, config: IndexConfig) -> li
     elif "SQ8" in chosen:
         reasons.append(
             f"8-bit codes to rank with: up to recall {MAX_TARGET_FOR_8_BIT_FIRST} half floats, twice as "
-            "large, find as much"
+            "large, find hardly more"
         )
     if "RaBitQ" in chosen:
         reasons.append(_WHY_ONE_BIT.format(dim=dim))

@@ -137,12 +137,15 @@ def joint_interval(differences: Sequence[float], error: float) -> tuple[float, f
 
 
 def judge_labels(text: str, found: Sequence[LabelsFound], *, below: int) -> JudgedClaim:
-    """Whether fewer than `below` labelled rows are enough: seen if in every domain, not seen if in none."""
+    """Whether fewer than `below` labelled rows are enough: seen if in every domain, not seen if in none.
+
+    Where the encoder before training is enough, the score to be met is too low to say anything of labels.
+    """
     told = [
         f"{one.domain}: {f'more than {one.high:,}' if one.answer is None else f'{one.answer:,}'} rows"
         for one in found
     ]
-    few = [one.is_judged and one.answer is not None and one.answer < below for one in found]
+    few = [one.is_judged and one.answer is not None and 0 < one.answer < below for one in found]
     many = [one.is_judged and _is_many(one, below) for one in found]
     verdict: Verdict = "cannot be told"
     if found and (all(few) or all(many)):

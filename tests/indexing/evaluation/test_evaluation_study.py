@@ -235,7 +235,7 @@ def test_a_claim_about_labelled_rows_is_judged_by_what_the_searches_found():
         return judge_labels("few", searches, below=1000).verdict
 
     assert labels(found(300, 250)) == "seen"
-    assert labels(found(0, None)) == "seen"
+    assert labels(found(0, None)) == "cannot be told"  # nothing was gained that labels could match
     assert labels(found(None, 4096)) == "not seen"
     assert labels(found(1200, 1100)) == "not seen"
     assert labels(found(1200, 900)) == "cannot be told"

@@ -96,14 +96,15 @@ def _without_nulls(section: Mapping[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in section.items() if value is not None}
 
 
-def _forget_published(tree: Mapping[str, Any]) -> None:
+def _forget_published(tree: dict[str, Any]) -> None:
     """Takes the published figures of axis values that are left out with them, or all that are set to null."""
     axes = [values for values in tree["axes"].values() if isinstance(values, Mapping)]
     gone = {label for values in axes for label, overrides in values.items() if overrides is None}
     tasks = [task for task in tree["tasks"].values() if isinstance(task, dict)]
     for task in tasks:
         task["published"] = task.get("published") or {}
-    for published in (*(task["published"] for task in tasks), tree.get("published_mean")):
+    tree["published_mean"] = tree.get("published_mean") or {}
+    for published in (*(task["published"] for task in tasks), tree["published_mean"]):
         if isinstance(published, dict):
             for label in gone & published.keys():
                 del published[label]

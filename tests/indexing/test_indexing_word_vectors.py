@@ -49,6 +49,41 @@ def test_frequent_words_weigh_less_and_words_of_every_text_nothing():
     np.testing.assert_allclose(out[0], wanted, rtol=1e-5)
     assert not out[1].any()
 
+def random_vectors(path):
+    """A file of 40 words, and texts of these and of unknown words."""
+    rng = np.random.default_rng(0)
+    words = [f"w{number}" for number in range(40)]
+    lines = [f"{word} {' '.join(map(str, rng.standard_normal(8).round(4)))}" for word in words]
+    path.write_text("\n".join(lines) + "\n")
+    return [" ".join(rng.choice([*words[:30], "unknown"], size=1 + i % 9)) for i in range(50)], words
+
+
+def test_plain_and_idf_weighted_averages_equal_sentence_transformers(tmp_path):
+    from sentence_transformers import SentenceTransformer
+    from sentence_transformers.sentence_transformer.modules import Pooling, WordEmbeddings, WordWeights
+    from sentence_transformers.sentence_transformer.modules.tokenizer import WhitespaceTokenizer
+
+    texts, words = random_vectors(tmp_path / "v.txt")
+    texts += ["", "w35 w36 w1", "W3, w4!"]
+    vectors = read_word_vectors(tmp_path / "v.txt")
+    tokenizer = WhitespaceTokenizer(stop_words=[], do_lower_case=True)
+    looked_up = WordEmbeddings.from_text_file(str(tmp_path / "v.txt"), tokenizer=tokenizer)
+    plain = SentenceTransformer(modules=[looked_up, Pooling(8, "mean")], device="cpu")
+    np.testing.assert_allclose(vectors.encode(texts), plain.encode(texts), atol=1e-6)
+    seen = texts[:50]
+    idf = {
+        word: np.log(len(seen) / sum(word in text.split() for text in seen))
+        for word in words
+        if any(word in text.split() for text in seen)
+    }
+    assert len(idf) == 30
+    unseen = np.log(len(seen))  # as a word that one text has
+    weights = WordWeights(list(tokenizer.get_vocab()), idf, unknown_word_weight=unseen)
+    weighted = SentenceTransformer(modules=[looked_up, weights, Pooling(8, "mean")], device="cpu")
+    np.testing.assert_allclose(
+        vectors.weighted_by_idf(seen).encode(texts), weighted.encode(texts), rtol=1e-4, atol=1e-6
+    )
+
 
 @pytest.mark.parametrize("header", ["3 2\n", ""])
 def test_words_with_spaces_and_repeated_words(tmp_path, header):

@@ -30,14 +30,14 @@ def features(texts, reference):
     return reference.preprocess(list(texts))
 
 
-def assert_encoder_gradients_equal(model, reference):
-    """Every backbone gradient of ours equals the reference's."""
+def assert_encoder_gradients_equal(model, reference, *, part="encoder"):
+    """Every backbone gradient of one of our encoders equals the reference's."""
     theirs = {
         name.split(".model.")[-1].split("auto_model.")[-1]: param.grad
         for name, param in reference.named_parameters()
     }
     compared = 0
-    for name, param in model.encoder.backbone.named_parameters():
+    for name, param in getattr(model, part).backbone.named_parameters():
         if theirs.get(name) is None:
             assert float(param.grad.abs().max()) < 1e-6, name
             continue

@@ -1,4 +1,4 @@
-"""Equality with sentence-transformers' own loss: same weights, same ids, no dropout."""
+"""Equality with the losses of sentence-transformers and transformers: same weights, same ids, no dropout."""
 
 import core_builders
 import numpy as np
@@ -6,6 +6,7 @@ import pytest
 import torch
 from sentence_transformers import SentenceTransformer
 from sentence_transformers.sentence_transformer.losses import DenoisingAutoEncoderLoss
+from transformers import AutoModelForMaskedLM
 
 from tsdae_core.objective import build_objective
 from tsdae_core.tokens import tokenize_texts
@@ -24,7 +25,7 @@ HEADS = {
 def reference_name(name, family):
     """Translate one of our parameter names into the reference decoder's."""
     part, _, rest = name.partition(".")
-    if part == "encoder":
+    if part in ("encoder", "backbone"):
         return f"{family}.{rest.removeprefix('backbone.')}"
     if part == "lm_head":
         module, _, leaf = rest.partition(".")
@@ -41,14 +42,18 @@ def padded(ids, lengths, pad_id):
     return {"input_ids": input_ids, "attention_mask": mask}
 
 
+def encoder_of(family, texts, tokenizer):
+    if family == "bert":
+        return core_builders.bert_encoder(tokenizer)
+    tokenizer = core_builders.byte_level_tokenizer(texts)
+    return core_builders.hf_encoder(core_builders.roberta_config(tokenizer), tokenizer)
+
+
 @pytest.fixture(params=["bert", "roberta"])
 def setting(request, texts, tokenizer, tmp_path):
     family = request.param
-    if family == "bert":
-        encoder = core_builders.bert_encoder(tokenizer)
-    else:
-        tokenizer = core_builders.byte_level_tokenizer(texts)
-        encoder = core_builders.hf_encoder(core_builders.roberta_config(tokenizer), tokenizer)
+    encoder = encoder_of(family, texts, tokenizer)
+    tokenizer = encoder.tokenizer
     objective = build_objective("tsdae", tokenizer=tokenizer)
     model = objective.build_model(encoder, seed=5).train()
     core_builders.shake(model, seed=1)
@@ -84,3 +89,32 @@ def test_loss_and_every_shared_gradient_equal_the_reference(setting, packed):
         )
     left = {name for name, grad in theirs.items() if grad is not None and float(grad.abs().max()) > 1e-6}
     assert not left  # only the query and key of one-key attention remain, with no gradient
+
+
+@pytest.mark.parametrize("packed", [True, False])
+@pytest.mark.parametrize("family", ["bert", "roberta"])
+def test_mlm_loss_and_every_gradient_equal_the_library_s_model(family, packed, texts, tokenizer, tmp_path):
+    """transformers' own model with the same masked ids and, as labels, the tokens that are to be predicted."""
+    encoder = encoder_of(family, texts, tokenizer)
+    encoder.use_packed = packed
+    objective = build_objective("mlm", tokenizer=encoder.tokenizer)
+    model = core_builders.shake(objective.build_model(encoder, seed=5), seed=1).train()
+    tokens = tokenize_texts(texts[:12], encoder.tokenizer, max_tokens=encoder.max_tokens)
+    batch = objective.make_batch(tokens, np.arange(12), seed=0, epoch=0)
+    sums = model(batch)
+    (sums.loss_sum / sums.num_targets).backward()
+    encoder.save(tmp_path, lm_head=model.lm_head)
+    reference = AutoModelForMaskedLM.from_pretrained(tmp_path).train()
+    labels = np.full(len(batch["input_ids"]), -100)
+    labels[batch["target_places"]] = batch["target_ids"]
+    inputs = padded(batch["input_ids"], batch["lengths"], encoder.tokenizer.pad_token_id)
+    expected = reference(**inputs, labels=padded(labels, batch["lengths"], -100)["input_ids"]).loss
+    expected.backward()
+    assert sums.loss_sum.item() / sums.num_targets == pytest.approx(expected.item(), abs=1e-5)
+    theirs = {name: param.grad for name, param in reference.named_parameters()}
+    for name, param in model.named_parameters():
+        want = theirs.pop(reference_name(name, family))
+        torch.testing.assert_close(
+            param.grad, want, atol=1e-6, rtol=1e-5, msg=lambda text, name=name: f"{name}: {text}"
+        )
+    assert not theirs

@@ -75,7 +75,7 @@ class MlmObjective:
         position = expand_spans(np.zeros_like(lengths), lengths)
         places = expand_spans(framed.offsets[:-1] + len(self.frame.prefix), lengths)
         keys = np.asarray(row_ids, dtype=np.int64)[row]
-        unit = _word_positions(tokens, row) if self.config.whole_word else position
+        unit = units_of(tokens, whole_word=self.config.whole_word)
         uniform = keyed_uniform(fold_key("mlm-choice", seed, epoch), keys, unit)
         lowest = np.full(len(tokens), 2.0)
         np.minimum.at(lowest, row, uniform)
@@ -108,10 +108,13 @@ class MlmObjective:
         return MlmModel(encoder, seed=seed)
 
 
-def _word_positions(tokens: TokenizedTexts, row: Int64s) -> Int64s:
-    """Return for each token the 0-based number of its word in its row, int64[T]."""
+def units_of(tokens: TokenizedTexts, *, whole_word: bool) -> Int64s:
+    """Return int64[T], each token's 0-based number in its row, or with ``whole_word`` that of its word."""
+    lengths = tokens.ids.lengths
+    if not whole_word:
+        return expand_spans(np.zeros_like(lengths), lengths)
     word = np.cumsum(tokens.word_starts, dtype=np.int64)
     first = np.zeros(len(tokens), dtype=np.int64)
-    filled = tokens.ids.lengths > 0
+    filled = lengths > 0
     first[filled] = word[tokens.ids.offsets[:-1][filled]]
-    return word - first[row]
+    return word - np.repeat(first, lengths)

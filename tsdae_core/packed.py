@@ -240,7 +240,7 @@ def _run_layer(
     keep: Tensor | None,
 ) -> Tensor:
     with layer_dropout(keys, index) as dropout:
-        context_TD = _attend(calls.project(hidden_TD), plan, layer, causal=causal, keyed=dropout)
+        context_TD = attend(calls.project(hidden_TD), plan, layer, causal=causal, keyed=dropout)
         if keep is not None:
             context_TD, hidden_TD = context_TD.index_select(0, keep), hidden_TD.index_select(0, keep)
             if dropout is not None:
@@ -252,9 +252,26 @@ def _run_layer(
     return out
 
 
-def _attend(
-    qkv_TE: Tensor, plan: PackedPlan, layer: nn.Module, *, causal: bool, keyed: LayerDropout | None
+def attend(
+    qkv_TE: Tensor,
+    plan: PackedPlan,
+    layer: nn.Module,
+    *,
+    causal: bool,
+    keyed: LayerDropout | None,
+    masks: Sequence[Tensor] | None = None,
 ) -> Tensor:
+    """Return what the layer's attention gives [T, D], before its output projection.
+
+    Args:
+        qkv_TE: queries, keys and values side by side, in packed order.
+        plan: the layout.
+        layer: whose heads and dropout these are.
+        causal: hide later tokens of the same sentence.
+        keyed: the dropout of the layer, where it is keyed.
+        masks: for each group of the plan bool[n, 1, L, L], true where a query sees a key; every query, also
+            of padding, sees one. None for all keys of its sentence.
+    """
     attention = layer.get_submodule("attention.self")
     num_heads = int(backbone_config(attention).num_attention_heads)
     dropout = attention.get_submodule("dropout")
@@ -268,13 +285,15 @@ def _attend(
     if keyed is not None and dropout_prob > 0.0:
         keys, site = torch.split(keyed.keys, sizes), keyed.site()
     contexts = []
-    for piece, group, keys_G in zip(pieces, plan.groups, keys, strict=True):
+    for number, (piece, group, keys_G) in enumerate(zip(pieces, plan.groups, keys, strict=True)):
         if keys_G is not None and keyed is not None:
             run = partial(keyed.attention, keys_BL=_pad_keys(keys_G, group), site=site)
         shape = (group.num_sentences, group.padded_length, 3, num_heads, width // num_heads)
         query, key, value = _pad(piece, group).view(shape).permute(2, 0, 3, 1, 4).unbind(0)
         # Right padding and a causal mask: a real query never reaches a padded key.
         mask = None if causal or group.key_mask is None else group.key_mask.to(query.dtype)
+        if masks is not None:
+            mask = masks[number]
         context = run(query, key, value, attn_mask=mask, dropout_p=dropout_prob, is_causal=causal)
         contexts.append(_unpad(context.transpose(1, 2).reshape(-1, width), group))
     return torch.cat(contexts) if len(contexts) > 1 else contexts[0]

@@ -1,4 +1,4 @@
-"""The model of RetroMAE: TSDAE's modules, and how the losses of encoder and decoder meet.
+"""The model of RetroMAE's basic decoding: TSDAE's modules, and how the losses of encoder and decoder meet.
 
 Shapes: B sentences, M tokens hidden from the encoder, N from the decoder, D width.
 """
@@ -6,6 +6,7 @@ Shapes: B sentences, M tokens hidden from the encoder, N from the decoder, D wid
 from __future__ import annotations
 
 import numpy as np
+from torch import Tensor
 
 from tsdae_core.backbone import word_embeddings
 from tsdae_core.batch import Batch
@@ -13,7 +14,7 @@ from tsdae_core.encoder import SentenceEncoder
 from tsdae_core.loss_sums import LossSums, int64_tensor
 from tsdae_core.mlm_model import states_at
 from tsdae_core.objective_model import ObjectiveModel
-from tsdae_core.packed import fuse_projections
+from tsdae_core.packed import FusedProjections, fuse_projections
 from tsdae_core.ragged import offsets_of
 from tsdae_core.retromae import RetromaeConfig
 from tsdae_core.token_table import TokenTable
@@ -25,15 +26,11 @@ class RetromaeModel(ObjectiveModel):
 
     def __init__(self, encoder: SentenceEncoder, *, config: RetromaeConfig, seed: int) -> None:
         super().__init__()
-        if encoder.pooling != "cls":
-            raise ValueError(f"retromae needs pooling cls, the encoder pools by {encoder.pooling}")
         self.tsdae = TsdaeModel(encoder, config=config.decoder(), seed=seed)
 
     def forward(self, batch: Batch) -> LossSums:
         """Return both losses summed over the tokens that they predict, and the number of those."""
         encoder, head = self.tsdae.encoder, self.tsdae.lm_head
-        lengths = np.asarray(batch["lengths"], dtype=np.int64)
-        first = offsets_of(lengths)[:-1]
         backbone = self.tsdae.decoder_backbone or encoder.backbone
         table = TokenTable(word_embeddings(encoder.backbone))
         decoder_table = TokenTable(word_embeddings(backbone)) if self.tsdae.decoder_backbone else table
@@ -42,17 +39,8 @@ class RetromaeModel(ObjectiveModel):
             fused = fused_decoder = fuse_projections(encoder.backbone, table)
             if self.tsdae.decoder_backbone:
                 fused_decoder = fuse_projections(backbone, decoder_table)
-        states = states_at(
-            encoder.backbone,
-            batch["input_ids"],
-            lengths,
-            np.concatenate([first, batch["target_places"]]),
-            fused=fused,
-            causal=encoder.attention == "causal",
-        )
-        vectors_BD, hidden_MD = states[: lengths.shape[0]], states[lengths.shape[0] :]
-        for module in encoder.heads:
-            vectors_BD = module(vectors_BD)
+        vectors_BD, hidden_MD = vectors_and_states(encoder, batch, fused=fused)
+        lengths = np.asarray(batch["lengths"], dtype=np.int64)
         decoded_TD, order = self.tsdae.decode(
             vectors_BD, batch["decoder_input_ids"], lengths, fused=fused_decoder, causal=False
         )
@@ -64,3 +52,25 @@ class RetromaeModel(ObjectiveModel):
         loss = head.loss_sum(hidden_MD, targets_M, table=table)
         loss = loss + head.loss_sum(decoded_TD.index_select(0, places_N), targets_N, table=decoder_table)
         return LossSums(loss, int(batch["target_ids"].shape[0] + batch["decoder_target_ids"].shape[0]))
+
+
+def vectors_and_states(
+    encoder: SentenceEncoder, batch: Batch, *, fused: FusedProjections | None
+) -> tuple[Tensor, Tensor]:
+    """Return, from one pass, the sentence vectors [B, D] and the states of the encoder's targets [M, D].
+
+    Without ``fused`` the backbone's own forward runs.
+    """
+    lengths = np.asarray(batch["lengths"], dtype=np.int64)
+    states = states_at(
+        encoder.backbone,
+        batch["input_ids"],
+        lengths,
+        np.concatenate([offsets_of(lengths)[:-1], batch["target_places"]]),
+        fused=fused,
+        causal=encoder.attention == "causal",
+    )
+    vectors_BD, hidden_MD = states[: lengths.shape[0]], states[lengths.shape[0] :]
+    for module in encoder.heads:
+        vectors_BD = module(vectors_BD)
+    return vectors_BD, hidden_MD

@@ -10,11 +10,20 @@ from torch.nn.parallel import DistributedDataParallel
 from tsdae_core.contrastive_tension import CtConfig
 from tsdae_core.objective import build_objective
 from tsdae_core.optim import OptimConfig, build_optimizer
+from tsdae_core.retromae import RetromaeConfig
 from tsdae_core.step import training_step
 from tsdae_core.tokens import tokenize_texts
 
 NUM_STEPS = 3
-NAMES = ("tsdae", "protected", "mlm", "simcse", "ct", "nli", "ranking")
+NAMES = (
+    *("tsdae", "protected", "mlm", "simcse", "ct", "retromae", "retromae basic"),
+    *("nli", "sts", "pairs", "ranking"),
+)
+CONFIGS = {
+    "ct": CtConfig(num_negatives=1),  # groups of two, so that the shares below cut none
+    "retromae basic": RetromaeConfig(decoding="basic"),
+}
+LABELS = {"nli": np.arange(60) % 3, "sts": np.arange(60) % 6, "pairs": np.arange(60) % 2, "ranking": None}
 
 
 # Per step: where the 12 rows are cut between the ranks, and where each rank cuts its own. Shares hold
@@ -27,14 +36,12 @@ REPEATED = np.where(np.arange(120) % 12 == 9, np.arange(120) - 8, np.arange(120)
 def build(name):
     texts = core_builders.make_texts(120)
     tokenizer = core_builders.wordpiece_tokenizer(texts)
-    # Groups of two, so that the shares below cut none.
-    config = CtConfig(num_negatives=1) if name == "ct" else None
-    objective = build_objective(name, tokenizer=tokenizer, config=config)
+    objective = build_objective(name.split()[0], tokenizer=tokenizer, config=CONFIGS.get(name))
     model = objective.build_model(core_builders.bert_encoder(tokenizer, dropout=0.2), seed=1).train()
     rows = tokenize_texts(texts, tokenizer, max_tokens=64)
-    if name in ("nli", "ranking"):
-        labels = None if name == "ranking" else np.arange(60) % 3
-        rows = core_losses.labelled(texts, tokenizer, num_columns=3 - (name == "nli"), labels=labels)
+    if name in LABELS:
+        num_columns = 3 if name == "ranking" else 2
+        rows = core_losses.labelled(texts, tokenizer, num_columns=num_columns, labels=LABELS[name])
     if name in ("simcse", "ranking"):
         rows = rows.take(REPEATED[: len(rows)])
     return objective, model, rows

@@ -94,7 +94,7 @@ def test_loss_and_every_shared_gradient_equal_the_reference(setting, packed):
 @pytest.mark.parametrize("packed", [True, False])
 @pytest.mark.parametrize("family", ["bert", "roberta"])
 def test_mlm_loss_and_every_gradient_equal_the_library_s_model(family, packed, texts, tokenizer, tmp_path):
-    """transformers' own model with the same masked ids and, as labels, the tokens that are to be predicted."""
+    """transformers' own model, with the same masked ids and the tokens to predict as labels."""
     encoder = encoder_of(family, texts, tokenizer)
     encoder.use_packed = packed
     objective = build_objective("mlm", tokenizer=encoder.tokenizer)

@@ -6,7 +6,7 @@ Sections whose code lives in another room take that room's own config class (noi
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from indexing.plan import IndexConfig
 from pipelines.collection_config import CollectionConfig, require
@@ -108,3 +108,9 @@ class RunConfig:
             "with phases, settings of training belong inside them (phases: [{name: ..., train: ...}])",
         )
         object.__setattr__(self, "train", last)
+
+    def phase_alone(self, number: int) -> RunConfig:
+        """The settings of a phase, counted from 0, as a training by itself that pools as the phase does."""
+        named = [phase.pooling for phase in self.phases[: number + 1] if phase.pooling is not None]
+        model = replace(self.model, pooling=named[-1]) if named else self.model
+        return replace(self, model=model, train=self.phases[number].train, phases=())

@@ -2,20 +2,19 @@
 
 All but the last work in `phases/NAME/` of the workspace, the last in the workspace itself, so that later
 stages find its encoder where they find any. Each phase is finished, resumed or redone by its own
-fingerprint, which holds the encoder that it started from.
+fingerprint, which holds the encoder that it started from and how it pools.
 """
 
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
 
 from pipelines.config import RunConfig
 from pipelines.errors import InputError, nearest
 from pipelines.labels import prepare_labels
 from pipelines.manifest import Manifest, read_manifest
 from pipelines.progress import Reporter
-from pipelines.storage import Location
+from pipelines.storage import Location, url_below
 from pipelines.train import train
 from pipelines.train_job import ENCODER_FOLDER
 
@@ -25,31 +24,28 @@ PHASES_FOLDER = "phases"
 def train_phases(config: RunConfig, workspace: Location, corpus: Manifest, *, reporter: Reporter) -> Manifest:
     """Runs every phase that is not finished (or the one training of a recipe without phases).
 
+    workspace: what `config.workspace` names.
+
     Raises:
-        InputError: as `train`, or for phases in a workspace that is not a local path.
+        InputError: as `train`.
     """
     if not config.phases:
         return train(config, workspace, corpus, reporter=reporter)
-    if not workspace.is_local:
-        raise InputError(
-            f"phases hand their encoder on as a folder, but the workspace '{workspace}' is not a local path; "
-            "use a local or shared folder"
-        )
-    *earlier, last = config.phases
-    places = [workspace / PHASES_FOLDER / phase.name for phase in earlier]
-    for phase, place in zip(config.phases, [*places, workspace], strict=True):
+    places = [_place(config, workspace, number) for number in range(len(config.phases))]
+    for phase, place in zip(config.phases, places, strict=True):
         if phase.train.labels is not None:  # bad rows of a late phase show before hours of the earlier ones
             prepare_labels(phase.train, place, reporter=reporter)
-    for number, (phase, place) in enumerate(zip(earlier, places, strict=True), 1):
-        reporter.note(f"phase {number}/{len(config.phases)}: {phase.name}")
-        train(replace(config, train=phase.train, phases=()), place, corpus, reporter=reporter, home=workspace)
-        config = _from(config, place / ENCODER_FOLDER)
-    reporter.note(f"phase {len(config.phases)}/{len(config.phases)}: {last.name}")
-    return train(replace(config, phases=()), workspace, corpus, reporter=reporter)
+    for number, (phase, place) in enumerate(zip(config.phases, places, strict=True)):
+        reporter.note(f"phase {number + 1}/{len(config.phases)}: {phase.name}")
+        alone = _phase(config, workspace, number)
+        manifest = train(alone, place, corpus, reporter=reporter, home=workspace)
+    return manifest
 
 
 def one_phase(config: RunConfig, workspace: Location, name: str | None) -> tuple[RunConfig, Location]:
     """The settings of one phase as a training by itself, and where it works; without phases the training.
+
+    workspace: what `config.workspace` names.
 
     Raises:
         InputError: no such phase, none named where there are some, or it starts from an encoder that is not
@@ -65,20 +61,28 @@ def one_phase(config: RunConfig, workspace: Location, name: str | None) -> tuple
     if name not in names:
         raise InputError(f"there is no phase '{name}'; there are: {', '.join(names)}.{nearest(name, names)}")
     number = names.index(name)
-    place = workspace if number == len(names) - 1 else workspace / PHASES_FOLDER / name
-    chosen = replace(config, train=config.phases[number].train, phases=())
-    if number == 0:
-        return chosen, place
-    before = workspace / PHASES_FOLDER / names[number - 1] / ENCODER_FOLDER
-    if read_manifest(before) is None:
+    if number and read_manifest(_place(config, workspace, number - 1) / ENCODER_FOLDER) is None:
         raise InputError(
             f"phase '{name}' starts from the encoder of '{names[number - 1]}', which is not trained yet; run "
             "`tsdae train` first"
         )
-    return _from(chosen, before), place
+    return _phase(config, workspace, number), _place(config, workspace, number)
 
 
-def _from(config: RunConfig, encoder: Location) -> RunConfig:
-    """The settings of the next phase: it starts from this encoder, whose vocabulary is extended already."""
-    model = replace(config.model, start=str(Path(encoder.path)), add_tokens_file=None, mine_tokens=0)
-    return replace(config, model=model)
+def _place(config: RunConfig, workspace: Location, number: int) -> Location:
+    """Where a phase works."""
+    if number == len(config.phases) - 1:
+        return workspace
+    return workspace / PHASES_FOLDER / config.phases[number].name
+
+
+def _phase(config: RunConfig, workspace: Location, number: int) -> RunConfig:
+    """The settings of a phase by itself; a later one starts from the encoder of the one before."""
+    alone = config.phase_alone(number)
+    if number == 0:
+        return alone
+    start = (_place(config, workspace, number - 1) / ENCODER_FOLDER).path
+    if not workspace.is_local:
+        start = url_below(config.workspace, start.removeprefix(f"{workspace.path}/"))
+    model = replace(alone.model, start=start, add_tokens_file=None, mine_tokens=0)
+    return replace(alone, model=model)

@@ -19,7 +19,7 @@ from pipelines.errors import InputError
 from pipelines.manifest import Manifest, StageFolder
 from pipelines.model_config import ModelConfig
 from pipelines.progress import Reporter
-from pipelines.storage import Location, is_url
+from pipelines.storage import Location, is_url, without_credentials
 from tsdae_core.pretrained import small_encoder_path
 
 if TYPE_CHECKING:
@@ -42,7 +42,9 @@ def resolve_start(
         InputError: the named encoder cannot be loaded.
     """
     model = config.model
+    shown = without_credentials(model.start)
     plain = {key: value for key, value in config_to_dict(model).items() if key not in _NOT_ITS_OWN}
+    plain["start"] = shown  # what tells encoders apart is their digest
     settings = {"model": plain, "seed": config.seed}
     inputs = _inputs(model, corpus)
     stage = StageFolder(workspace / START_FOLDER, stage="start", config=settings, inputs=inputs)
@@ -53,7 +55,7 @@ def resolve_start(
         reporter.note("start: training a tokenizer and building a new encoder")
         encoder = _scratch(model, corpus_folder, corpus, seed=config.seed)
     else:
-        reporter.note(f"start: loading {model.start}")
+        reporter.note(f"start: loading {shown}")
         encoder = load_start(model)
     if encoder.is_tuned and config.train.labels is None and config.train.objective != "protected":
         reporter.note(
@@ -118,7 +120,7 @@ def load_start(model: ModelConfig) -> SentenceEncoder:
             )
     except (OSError, ValueError) as error:
         raise InputError(
-            f"cannot load model.start '{model.start}': {_first_line(error)} "
+            f"cannot load model.start '{without_credentials(model.start)}': {_first_line(error)} "
             "(it may be small, scratch, a folder or its URL, or a hub name where there is a network)"
         ) from error
 

@@ -26,11 +26,24 @@ from pipelines.errors import InputError
 _ATOMIC_ON_CLOSE = ("s3", "gcs", "abfs")
 _TEMPORARY = ".tmp-"
 _URL = re.compile(r"^[a-z][a-z0-9+.-]*://")
+# As in s3://key:secret@bucket and ?secret_key=...
+_CREDENTIALS = re.compile(r"(?<=://)[^/@\s]+(?=@)|(?<=secret_key=)[^&\s]+|(?<=access_key=)[^&\s]+")
 
 
 def is_url(text: str) -> bool:
     """Whether a place is given as a URL and not as a local path."""
     return bool(_URL.match(text))
+
+
+def url_below(url: str, name: str) -> str:
+    """The URL of what lies below a folder: of `s3://b/a?region=x` and `c` it is `s3://b/a/c?region=x`."""
+    path, mark, options = url.partition("?")
+    return f"{path.rstrip('/')}/{name}{mark}{options}"
+
+
+def without_credentials(text: str) -> str:
+    """The text with the credentials inside its URLs replaced by ***."""
+    return _CREDENTIALS.sub("***", text)
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -15,13 +14,10 @@ from pipelines.config_io import config_to_yaml
 from pipelines.config_values import config_to_dict
 from pipelines.dataset_profile import columns_of, rows_and_shards
 from pipelines.manifest import MANIFEST_NAME, Manifest
-from pipelines.storage import Location
+from pipelines.storage import Location, without_credentials
 from pipelines.task_source import TaskSource
 from pipelines.tracking import Tracker
 from pipelines.train_job import LOG_NAME
-
-# Credentials inside a URL, as in s3://key:secret@bucket and ?secret_key=...
-_CREDENTIALS = re.compile(r"(?<=://)[^/@\s]+(?=@)|(?<=secret_key=)[^&\s]+|(?<=access_key=)[^&\s]+")
 
 
 def open_training_run(
@@ -59,7 +55,7 @@ def open_training_run(
     tags = {
         f"tsdae.{rows.stage}": rows.digest,
         "tsdae.start": start.digest,
-        "tsdae.start_name": config.model.start,
+        "tsdae.start_name": without_credentials(config.model.start),
     }
     tracker.set_tags(run_id, tags)
     return run_id
@@ -97,11 +93,6 @@ def flatten(tree: dict[str, Any], prefix: str = "") -> dict[str, Any]:
     for key, value in tree.items():
         flat |= flatten(value, f"{prefix}{key}.") if isinstance(value, dict) else {f"{prefix}{key}": value}
     return flat
-
-
-def without_credentials(text: str) -> str:
-    """The text with the credentials inside its URLs replaced by ***."""
-    return _CREDENTIALS.sub("***", text)
 
 
 def _loss_page(log: dict[str, Any], loss_name: str) -> str:

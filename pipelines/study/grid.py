@@ -8,7 +8,7 @@ from __future__ import annotations
 import copy
 import itertools
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 from pipelines.config import RunConfig
@@ -51,9 +51,9 @@ class Cell:
     @property
     def trainings(self) -> list[tuple[str, RunConfig]]:
         """Name and settings of each training, one after the other."""
-        phases = [(phase.name, phase.train) for phase in self.config.phases]
-        trains = phases or [("train", self.config.train)]
-        return [(name, replace(self.config, train=train, phases=())) for name, train in trains]
+        phases = enumerate(self.config.phases)
+        alone = [(phase.name, self.config.phase_alone(number)) for number, phase in phases]
+        return alone or [("train", self.config)]
 
     @property
     def is_large(self) -> bool:

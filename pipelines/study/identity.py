@@ -58,6 +58,8 @@ def cell_key(cell: Cell, prepared: Mapping[str, Prepared]) -> str:
         trainings = [phase.train for phase in config.phases] or [config.train]
         parts.append([_training(train, prepared, config.corpus.input) for train in trainings])
         parts.append(sorted(cell.score_steps))
+        if any(phase.pooling for phase in config.phases):
+            parts.append([phase.pooling for phase in config.phases])
     if reads_corpus(cell):
         parts.append(prepared[config.corpus.input].digest)
     return stable_hash(parts)[:_KEY_CHARS]

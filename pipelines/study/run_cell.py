@@ -118,13 +118,13 @@ def _make(job: CellJob, show: Show) -> None:
 def _transformer(job: CellJob, show: Show) -> tuple[Location, dict[str, Any]]:
     """The folder of the encoder, trained or as it starts, and its training log."""
     reporter = Reporter.silent()
-    config = job.cell.config
     if job.encoder is not None:
         return job.encoder, _log(job.encoder)
     assert job.home is not None
     assert job.material is not None
     if not job.cell.system.trains:
-        make_material(config, job.material, job.home, job.labels, reporter=reporter)
+        _, first = job.cell.trainings[0]
+        make_material(first, job.material, job.home, job.labels, reporter=reporter)
         return job.material / START_FOLDER, {}
     *earlier, (last_name, last) = job.cell.trainings
     material = job.material

@@ -9,13 +9,13 @@ from typing import Any
 
 from pipelines.config_values import config_to_dict
 from pipelines.manifest import stable_hash
-from pipelines.storage import Location
+from pipelines.storage import Location, without_credentials
 from pipelines.study.grid import Cell
 from pipelines.study.identity import without_idle_sections
 from pipelines.study.run_cell import CellJob
 from pipelines.study.study_config import StudyConfig
 from pipelines.tracking import Tracker, legal_name
-from pipelines.training_record import flatten, without_credentials
+from pipelines.training_record import flatten
 
 
 class StudyRuns:

@@ -49,6 +49,7 @@ def test_frequent_words_weigh_less_and_words_of_every_text_nothing():
     np.testing.assert_allclose(out[0], wanted, rtol=1e-5)
     assert not out[1].any()
 
+
 def random_vectors(path):
     """A file of 40 words, and texts of these and of unknown words."""
     rng = np.random.default_rng(0)

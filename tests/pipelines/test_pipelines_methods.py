@@ -1,7 +1,6 @@
 """Objectives and phases in the configuration, groups of rows in the stream."""
 
 import numpy as np
-import pyarrow.fs as pafs
 import pytest
 from pipeline_builders import make_tokens, random_rows, write_token_shards
 
@@ -10,8 +9,6 @@ from pipelines.config import RunConfig
 from pipelines.config_io import config_to_yaml, load_config
 from pipelines.errors import InputError
 from pipelines.lanes import LanePlan, chunks
-from pipelines.phase_config import PhaseConfig
-from pipelines.phases import train_phases
 from pipelines.storage import Location
 from pipelines.stream import _BatchMaker
 from pipelines.train_config import TrainConfig
@@ -95,10 +92,3 @@ def test_groups_are_the_same_for_any_number_of_workers_and_micro_batches(tmp_pat
         by_anchor[step, anchor] = by_anchor.get((step, anchor), 0) + 1
     assert max(by_anchor.values()) == 8
     assert list(by_anchor.values()).count(8) >= 2 * 16
-
-
-def test_phases_need_a_workspace_with_a_path():
-    config = RunConfig(phases=(PhaseConfig(name="a"), PhaseConfig(name="b")))
-    elsewhere = Location(pafs._MockFileSystem(), "bucket/run")
-    with pytest.raises(InputError, match="not a local path"):
-        train_phases(config, elsewhere, None, reporter=None)

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pipelines.errors import InputError
-from pipelines.storage import Location
+from pipelines.storage import Location, url_below
 
 
 class CutError(Exception):
@@ -158,6 +158,17 @@ def test_a_local_path_becomes_absolute_and_a_url_loses_its_last_slash(tmp_path, 
     assert Location.parse(f"file://{tmp_path}/a/").path == f"{tmp_path}/a"
     assert str(Location.parse("a")) == f"{tmp_path}/a"
     assert str(in_memory()) == "mock://bucket/folder"
+
+
+@pytest.mark.parametrize(
+    ("url", "below"),
+    [
+        ("s3://bucket/a", "s3://bucket/a/b/c"),
+        ("s3://bucket/a/?region=x&scheme=http", "s3://bucket/a/b/c?region=x&scheme=http"),
+    ],
+)
+def test_the_url_of_what_lies_below_keeps_its_options(url, below):
+    assert url_below(url, "b/c") == below
 
 
 def test_the_home_folder_may_be_written_as_a_tilde(monkeypatch, tmp_path):

@@ -21,9 +21,8 @@ from pipelines.dataset_profile import columns_of, rows_and_shards
 from pipelines.errors import InputError
 from pipelines.manifest import Manifest, ShardRecord
 from pipelines.registry import MODEL_ID_TAG, Registry
-from pipelines.storage import Location
+from pipelines.storage import Location, without_credentials
 from pipelines.tracking import FINGERPRINT_TAG, Tracker
-from pipelines.training_record import without_credentials
 
 
 @pytest.fixture(scope="module")

@@ -57,7 +57,7 @@ class Here:
                 raise KilledError
 
         encoder = train_here(job, device=torch.device("cpu"), show=lambda _: None, after_step=after_step)
-        return ray.train.Checkpoint(str(encoder.local_path.parent))
+        return ray.train.Checkpoint(encoder.path.rpartition("/")[0], filesystem=encoder.filesystem)
 
 
 def without_ray(monkeypatch):

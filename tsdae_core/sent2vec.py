@@ -25,9 +25,11 @@ from torch import Tensor, nn
 
 from tsdae_core.hashing import fold_key, keyed_hash, keyed_permutation, keyed_uniform
 from tsdae_core.ragged import Int64s, Ragged, expand_spans
+from tsdae_core.sent2vec_config import NgramHash
 from tsdae_core.sent2vec_config import Sent2VecConfig as Sent2VecConfig
 
 _WORD = re.compile(r"\w+")
+_ORIGINAL_FACTOR = np.uint64(116049371)
 _WEIGHTS, _ABOUT = "model.safetensors", "sent2vec.json"
 
 
@@ -104,6 +106,11 @@ def train_sent2vec(texts: Sequence[str], config: Sent2VecConfig | None = None, *
             f"fewer than 2 words occur {config.min_count} times; give more text or lower min_count"
         )
     frequency = np.array([counts[word] for word in words], dtype=np.float64)
+    if (frequency >= config.min_target_count).sum() < 2:
+        raise ValueError(
+            f"fewer than 2 words occur {config.min_target_count} times; give more text or lower "
+            "min_target_count"
+        )
     word_ids = _word_ids(texts, {word: place for place, word in enumerate(words)})
     model = _Sent2VecModel(len(words), config, seed=seed)
     optimizer = torch.optim.Adagrad(model.parameters(), lr=config.lr)
@@ -125,7 +132,7 @@ def train_sent2vec(texts: Sequence[str], config: Sent2VecConfig | None = None, *
 
 @dataclass(frozen=True)
 class _Targets:
-    """A batch: features of all sentences, and the words to predict.
+    """A batch: features of all sentences that are not dropped, and the words to predict.
 
     Attributes:
         features: int64[F] rows of the table, sentence after sentence.
@@ -190,32 +197,63 @@ def _draw(
         keep = np.sqrt(config.subsample / share) + config.subsample / share
     chosen = keyed_uniform(fold_key("sent2vec-target", seed, epoch), rows[row], position) < keep
     chosen &= words.lengths[row] > 1  # then another word is left
+    is_target = frequency >= config.min_target_count
+    chosen &= is_target[words.values]
     if not chosen.any():
         return None
     row, position, targets = row[chosen], position[chosen], words.values[chosen]
-    ladder = np.cumsum(np.sqrt(frequency))
+    rivals = np.flatnonzero(is_target)
+    ladder = np.cumsum(np.sqrt(frequency[rivals]))
     draw = np.arange(config.num_negatives)
     uniform = keyed_uniform(
         fold_key("sent2vec-negative", seed, epoch), rows[row][:, None], position[:, None], draw[None, :]
     )
-    negatives = np.searchsorted(ladder, uniform * ladder[-1], side="right")
+    drawn = np.searchsorted(ladder, uniform * ladder[-1], side="right")
     # A negative that is the target itself would undo it; the next word takes its place.
-    negatives = np.where(negatives == targets[:, None], (negatives + 1) % frequency.shape[0], negatives)
-    held = _features_over(position, row, words.lengths, features, ngrams=config.ngrams)
-    arrays = (features.values, features.offsets, held, targets, row, negatives)
+    drawn = np.where(rivals[drawn] == targets[:, None], (drawn + 1) % rivals.shape[0], drawn)
+    dropped = _dropped(features, words.lengths, rows, config, seed=seed, epoch=epoch)
+    places = _places_over(position, row, words.lengths, features.offsets, ngrams=config.ngrams)
+    is_held = (places >= 0) & ~dropped[places]
+    held = np.where(is_held, features.values[places], -1)
+    of_feature = np.repeat(np.arange(len(features)), features.lengths)
+    kept = Ragged(features.values[~dropped], np.bincount(of_feature[~dropped], minlength=len(features)))
+    arrays = (kept.values, kept.offsets, held, targets, row, rivals[drawn])
     return _Targets(*(torch.from_numpy(np.ascontiguousarray(part, dtype=np.int64)) for part in arrays))
 
 
-def _features_over(
-    position: Int64s, row: Int64s, lengths: Int64s, features: Ragged, *, ngrams: int
+def _dropped(
+    features: Ragged,
+    num_words: Int64s,
+    rows: Int64s,
+    config: Sent2VecConfig,
+    *,
+    seed: int,
+    epoch: int,
+) -> NDArray[np.bool_]:
+    """Tell which features, n-grams of more than one word, their sentences do without in this pass, bool[F].
+
+    ``num_words`` (int64[B]) are the first features of each sentence.
+    """
+    row = np.repeat(np.arange(len(features)), features.lengths)
+    place = expand_spans(np.zeros_like(features.lengths), features.lengths)
+    is_ngram = place >= num_words[row]
+    chance = keyed_uniform(fold_key("sent2vec-drop", seed, epoch), rows[row], place)
+    order = np.lexsort((np.where(is_ngram, chance, 2.0), row))
+    rank = np.empty_like(order)
+    rank[order] = place  # rows stay where they are, so the n-th of a row in this order has rank n
+    return np.asarray(is_ngram & (rank < config.dropped_ngrams), dtype=np.bool_)
+
+
+def _places_over(
+    position: Int64s, row: Int64s, lengths: Int64s, offsets: Int64s, *, ngrams: int
 ) -> NDArray[np.int64]:
-    """Return [P, M] the features of each target's sentence that hold it, -1 where there are fewer."""
-    columns, base, length = [], features.offsets[row], lengths[row]
+    """Return [P, M] the places, in the features, of those that hold a target; -1 where there are fewer."""
+    columns, base, length = [], offsets[row], lengths[row]
     for size in range(1, ngrams + 1):
         for shift in range(size):
             start = position - shift
             inside = (start >= 0) & (start + size <= length)
-            columns.append(np.where(inside, features.values[np.where(inside, base + start, 0)], -1))
+            columns.append(np.where(inside, base + start, -1))
         base = base + np.maximum(0, length - size + 1)
     return np.stack(columns, axis=1)
 
@@ -233,8 +271,18 @@ def _features(words: Ragged, num_words: int, config: Sent2VecConfig) -> Ragged:
     for size in range(2, config.ngrams + 1):
         starts = np.arange(max(0, words.values.shape[0] - size + 1))
         window = [words.values[starts + shift] for shift in range(size)]
-        buckets = keyed_hash(fold_key("sent2vec-ngram", size), *window) % np.uint64(config.num_buckets)
+        buckets = _hash(window, config.ngram_hash) % np.uint64(config.num_buckets)
         ids = buckets.astype(np.int64) + num_words
         for index, (begin, end) in enumerate(zip(words.offsets[:-1], words.offsets[1:], strict=True)):
             rows[index].append(ids[begin : max(begin, end - size + 1)])
     return Ragged.from_rows([np.concatenate(parts) for parts in rows], dtype=np.int64)
+
+
+def _hash(window: Sequence[Int64s], kind: NgramHash) -> NDArray[np.uint64]:
+    """Return one hash per n-gram, whose words are at the same place in each array of the window."""
+    if kind == "mixed":
+        return keyed_hash(fold_key("sent2vec-ngram", len(window)), *window)
+    value = window[0].astype(np.uint64)
+    for words in window[1:]:  # modulo 2^64
+        value = value * _ORIGINAL_FACTOR + words.astype(np.uint64)
+    return value

@@ -32,7 +32,7 @@ _Encoders = Annotated[
         "--encoder",
         "-e",
         help="An encoder: our or a sentence-transformers folder, a hub name, models:/NAME@ALIAS, a Sent2Vec "
-        "folder, or your own function as module:function. Any number; NAME=PATH names it.",
+        "folder or .bin, or your own function as module:function. Any number; NAME=PATH names it.",
     ),
 ]
 
@@ -43,7 +43,7 @@ def evaluate(
     bm25: Annotated[bool, typer.Option("--bm25", help="Also BM25.")] = False,
     glove: Annotated[
         list[str] | None,
-        typer.Option("--glove", help="Averaged word vectors (GloVe, word2vec, fastText .vec)."),
+        typer.Option("--glove", help="Averaged word vectors (GloVe, word2vec, fastText .vec and .bin)."),
     ] = None,
     idf: Annotated[bool, typer.Option("--idf", help="Each --glove weighted by IDF, too.")] = False,
     run: Annotated[list[str] | None, typer.Option("--run", help="A TREC run file.")] = None,

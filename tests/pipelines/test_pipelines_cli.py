@@ -136,11 +136,12 @@ def test_config_check_tells_each_file_and_fails_when_one_is_bad(monkeypatch, cap
     (tmp_path / "cluster" / "job.yaml").write_text("apiVersion: ray.io/v1\nkind: RayJob\n")  # another tool's
     bad.write_text("sed: 1\n")
     assert call(monkeypatch, "config", "check", str(good)) == 0
-    assert capfd.readouterr().out == f"ok    {good}\n"
+    told = "(cls pooling; tsdae: adamw 3e-05 constant, batches of 8, 100,000 steps)"
+    assert capfd.readouterr().out == f"ok    {good} {told}\n"
     assert call(monkeypatch, "config", "check", str(tmp_path)) == 2
     assert capfd.readouterr().out.splitlines() == [
         f"FAIL  {bad}: unknown configuration key 'sed'. Did you mean 'seed'?",
-        f"ok    {good}",
+        f"ok    {good} {told}",
     ]
 
 

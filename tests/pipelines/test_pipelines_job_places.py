@@ -52,7 +52,7 @@ NO_PLACES = {
     "train.early_stopping.task.split", "train.early_stopping.task.qrels",
     "phases.name", "evaluate.tasks.name", "evaluate.tasks.qrels", "evaluate.tasks.split",
     "evaluate.systems.name", "index.factory", "index.build_memory", "index.memory_budget",
-    "register.name", "register.alias",
+    "evaluate.map_column", "register.name", "register.alias",
     "promote.champion", "promote.previous", "promote.measure", "tracking.experiment",
 }  # fmt: skip
 

@@ -133,7 +133,7 @@ def _pack(weight_OI: Tensor, bias_O: Tensor | None) -> Any:
     torch.backends.quantized.engine = _ENGINE  # decides the layout
     try:
         with warnings.catch_warnings():
-            # torch announces that a later version will not have such tensors, but none says since when.
+            # torch announces that a later version drops such tensors; pyproject.toml bounds the version.
             warnings.filterwarnings("ignore", message="torch.quantize_per_tensor")
             quantized = torch.quantize_per_channel(weight_OI, scales_O, zeros_O, 0, torch.qint8)
         return torch.ops.quantized.linear_prepack(quantized, bias_O)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, fields, replace
 from typing import Any
 
 from indexing.evaluation.pair_rows import PairRow
@@ -64,6 +64,21 @@ class _Cell:
     spec: Mapping[str, Any]
 
 
+@dataclass(frozen=True)
+class _Parts:
+    """The finished stages that are evaluated."""
+
+    index: Manifest
+    encoder: Manifest
+    start: Manifest
+    documents: Manifest
+
+    @property
+    def digests(self) -> dict[str, str]:
+        """Of each, by name."""
+        return {part.name: getattr(self, part.name).digest for part in fields(self)}
+
+
 def evaluate(config: RunConfig, workspace: Location, *, reporter: Reporter) -> Manifest | None:
     """Runs the stage unless it is finished; writes `report/`. Without tasks there is nothing to do.
 
@@ -74,25 +89,12 @@ def evaluate(config: RunConfig, workspace: Location, *, reporter: Reporter) -> M
     if not config.evaluate.tasks:
         reporter.note("evaluate: no tasks are configured (evaluate.tasks), nothing to do")
         return None
-    index = finished_manifest(workspace / "index", command="index")
-    encoder = finished_manifest(workspace / "encoder", command="train")
-    if index.inputs["encoder"] != encoder.digest:
-        raise InputError(
-            f"'{workspace / 'index'}' was built with another encoder; "
-            "run `tsdae embed` and `tsdae index` first"
-        )
-    start = finished_manifest(workspace / "start", command="train")
     documents_place = documents_folder(config, workspace)
-    documents = finished_manifest(documents_place, command="prepare")
+    parts = _parts(workspace, documents_place)
+    documents = parts.documents
     sources = task_sources(config)
     measured_on = _measured_on(sources, documents, config)
-    inputs = {
-        "index": index.digest,
-        "encoder": encoder.digest,
-        "start": start.digest,
-        "documents": documents.digest,
-        "tasks": stable_hash(measured_on),
-    }
+    inputs = {**parts.digests, "tasks": stable_hash(measured_on)}
     settings = {
         "top_k": config.evaluate.top_k,
         "num_examples": config.evaluate.num_examples,
@@ -112,7 +114,7 @@ def evaluate(config: RunConfig, workspace: Location, *, reporter: Reporter) -> M
     lexical, why = lexical_place(workspace, documents)
     if any(source.documents is not None for source in sources):
         reporter.note(f"evaluate: BM25 over the documents is {why}")
-    work = _work(config, workspace, stage.folder, index, documents, lexical)
+    work = _work(config, workspace, stage.folder, parts.index, documents, lexical)
     specs = {cell.name: cell.spec for cell in cells}
     shards = run_shards(stage, "evaluate", specs, work, reporter=reporter, label="evaluate")
     rows, pair_rows, shown = _read(cells, stage.folder)
@@ -128,13 +130,25 @@ def evaluate(config: RunConfig, workspace: Location, *, reporter: Reporter) -> M
     summaries = summarise(rows, pair_rows=pair_rows, baseline=START, seed=config.seed)
     scores = mean_values(summaries)
     tracker = Tracker.of(config, workspace)
-    if (run_id := tracker.find_run(encoder.fingerprint)) is not None:
-        log_report(tracker, run_id, stage.folder, names, scores, step=encoder.counts["steps"])
+    if (run_id := tracker.find_run(parts.encoder.fingerprint)) is not None:
+        log_report(tracker, run_id, stage.folder, names, scores, step=parts.encoder.counts["steps"])
         sizes = Counter(task for task, _ in {(row.task, row.query_id) for row in rows})
         _log_inputs(tracker, run_id, sources, measured_on, sizes, documents)
     counts = {"rows": len(rows), "pair_rows": len(pair_rows)}
     facts = {"scores": scores, "tasks": measured_on}
     return stage.finish(counts=counts, shards=shards, files=files, facts=facts)
+
+
+def _parts(workspace: Location, documents_place: Location) -> _Parts:
+    index = finished_manifest(workspace / "index", command="index")
+    encoder = finished_manifest(workspace / "encoder", command="train")
+    if index.inputs["encoder"] != encoder.digest:
+        raise InputError(
+            f"'{workspace / 'index'}' was built with another encoder; "
+            "run `tsdae embed` and `tsdae index` first"
+        )
+    start = finished_manifest(workspace / "start", command="train")
+    return _Parts(index, encoder, start, finished_manifest(documents_place, command="prepare"))
 
 
 def _work(

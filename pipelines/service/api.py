@@ -102,7 +102,9 @@ def create_app(backend: Backend, config: ServeConfig, *, api_key: str | None = N
     metrics = ServiceMetrics()
     app.add_middleware(Limits, config=config, api_key=api_key, metrics=metrics)
     _add_refusals(app)
-    _add_work(app, _Caller(backend, config, metrics), config)
+    call = _Caller(backend, config, metrics)
+    _add_search(app, call, config)
+    _add_work(app, call, config)
     _add_watching(app, backend, metrics)
     _add_page(app)
     return app
@@ -125,7 +127,7 @@ class _Caller:
         return answer
 
 
-def _add_work(app: FastAPI, call: _Caller, config: ServeConfig) -> None:
+def _add_search(app: FastAPI, call: _Caller, config: ServeConfig) -> None:
     backend = call.backend
 
     @app.post("/search", response_model=SearchResponse, responses=_REFUSALS)
@@ -159,6 +161,10 @@ def _add_work(app: FastAPI, call: _Caller, config: ServeConfig) -> None:
         )
         answer = await call(backend.search(_ask(request, config)))
         return _json({"results": answer.content, "version": answer.version})
+
+
+def _add_work(app: FastAPI, call: _Caller, config: ServeConfig) -> None:
+    backend = call.backend
 
     @app.post("/embed", response_model=EmbedResponse, responses=_REFUSALS)
     async def embed(request: EmbedRequest) -> Response:

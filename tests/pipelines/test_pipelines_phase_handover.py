@@ -65,12 +65,12 @@ def store(tmp_path, monkeypatch):
 def test_phases_hand_their_encoder_on_through_an_object_store(tmp_path, store):
     phases = [PhaseConfig(name=name, train=small_train(name)) for name in ("mlm", "tsdae")]
     local = small_config(tmp_path, phases=phases)
-    remote = replace(local, workspace="mock://key:secret@bucket/work?region=x")
+    remote = replace(local, workspace="mock://key:secret@bucket/run?region=x")
     prepare_and_train(local)
     _, told = prepare_and_train(remote)
     work = store(remote.workspace)
     start = (work / "start/manifest.json").read_json()["config"]["model"]["start"]
-    assert start == "mock://***@bucket/work/phases/mlm/encoder?region=x"
+    assert start == "mock://***@bucket/run/phases/mlm/encoder?region=x"
     assert "secret" not in told
     for place in ("phases/mlm/encoder", "encoder"):
         with (work / place).as_local_folder() as folder:

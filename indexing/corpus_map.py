@@ -19,7 +19,8 @@ from indexing.exact import normalize_rows
 from indexing.faiss_library import cluster_vectors
 
 WIDTH, HEIGHT, MARGIN = 960, 560, 16
-LEGEND_LINE, LEGEND_COLUMN = 20, 300
+LEGEND_LINE, LEGEND_WIDTH = 20, 300
+LEGEND_COLUMNS = (WIDTH - 2 * MARGIN) // LEGEND_WIDTH
 MAX_POINTS = 5_000
 MAX_GROUPS = 12
 LABEL_CHARS = 120
@@ -100,6 +101,7 @@ def corpus_map_svg(
     *,
     title: str = "Map of the corpus",
     coloured_by: str | None = None,
+    num_deleted: int = 0,
 ) -> str:
     """The map as a self-contained `<svg>` element, for a file of its own or inside an HTML page.
 
@@ -108,25 +110,21 @@ def corpus_map_svg(
         labels: m texts, one for each sampled row (`found.rows`), shown on hover.
         title: for people who do not see the picture, and above it.
         coloured_by: name of the column that the groups are values of; None: they are clusters.
+        num_deleted: documents that are not on the map because they are deleted, told below it.
 
     Raises:
         ValueError: another number of labels.
     """
     if len(labels) != len(found.rows):
         raise ValueError(f"corpus map: {len(labels)} labels for {len(found.rows)} points")
-    per_line = (WIDTH - 2 * MARGIN) // LEGEND_COLUMN
-    legend_lines = -(-len(found.names) // per_line)
-    top = 36
+    top, about = 36, _about(found, num_deleted)
     key = top + HEIGHT + LEGEND_LINE
-    height = key + LEGEND_LINE * (legend_lines + 2)
+    height = key + LEGEND_LINE * (-(-len(found.names) // LEGEND_COLUMNS) + 1 + len(about))
     x, y = _screen(found.points, top)
-    about = (
-        f"{len(found.rows):,} documents, two principal components with {100 * found.explained:.0f} % "
-        "of the variance; near points are similar, far ones need not differ"
-    )
+    label = (f"{title}: " if title else "") + "; ".join(about)
     parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" role="img" '
-        f'aria-label="{escape(title)}: {escape(about)}" font-family="system-ui, sans-serif" font-size="13">',
+        f'aria-label="{escape(label)}" font-family="system-ui, sans-serif" font-size="13">',
         f'<rect width="{WIDTH}" height="{height}" fill="#ffffff"/>',
         f'<text x="{MARGIN}" y="22" font-size="16" font-weight="600" fill="#1b1f24">{escape(title)}</text>',
     ]
@@ -134,19 +132,37 @@ def corpus_map_svg(
         here = np.flatnonzero(found.groups == number)
         parts.append(f'<g fill="{COLOURS[number]}" fill-opacity="0.65">')
         for i in here.tolist():
-            label = escape(_short(labels[i]))
-            parts.append(f'<circle cx="{x[i]:.1f}" cy="{y[i]:.1f}" r="3"><title>{label}</title></circle>')
+            text = escape(_short(labels[i]))
+            parts.append(f'<circle cx="{x[i]:.1f}" cy="{y[i]:.1f}" r="3"><title>{text}</title></circle>')
         parts.append("</g>")
+    parts += _legend(found, key, coloured_by)
+    for place, line in enumerate(reversed(about)):
+        base = height - 10 - LEGEND_LINE * place
+        parts.append(f'<text x="{MARGIN}" y="{base}" fill="#59636e">{escape(line)}</text>')
+    return "\n".join([*parts, "</svg>"])
+
+
+def _about(found: CorpusMap, num_deleted: int) -> list[str]:
+    """What is shown and what is not, line by line."""
+    shown = (
+        f"{len(found.rows):,} documents, two principal components with {100 * found.explained:.0f} % "
+        "of the variance; near points are similar, far ones need not differ"
+    )
+    documents = "document is" if num_deleted == 1 else "documents are"
+    return [shown, f"{num_deleted:,} deleted {documents} left out"] if num_deleted else [shown]
+
+
+def _legend(found: CorpusMap, top: int, coloured_by: str | None) -> list[str]:
+    """What the colours mean, and how many points each has."""
     meaning = f"colour: {'clusters of similar texts' if coloured_by is None else coloured_by}"
-    parts.append(f'<text x="{MARGIN}" y="{key}" font-weight="600" fill="#1b1f24">{escape(meaning)}</text>')
+    parts = [f'<text x="{MARGIN}" y="{top}" font-weight="600" fill="#1b1f24">{escape(meaning)}</text>']
     for number, name in enumerate(found.names):
-        line, place = divmod(number, per_line)
-        left, base = MARGIN + place * LEGEND_COLUMN, key + LEGEND_LINE * (line + 1)
+        line, place = divmod(number, LEGEND_COLUMNS)
+        left, base = MARGIN + place * LEGEND_WIDTH, top + LEGEND_LINE * (line + 1)
         size = int((found.groups == number).sum())
         parts.append(f'<circle cx="{left + 5}" cy="{base - 4}" r="5" fill="{COLOURS[number]}"/>')
         parts.append(f'<text x="{left + 16}" y="{base}" fill="#1b1f24">{escape(name)} ({size:,})</text>')
-    parts.append(f'<text x="{MARGIN}" y="{height - 10}" fill="#59636e">{escape(about)}</text></svg>')
-    return "\n".join(parts)
+    return parts
 
 
 def _plane(sample: Float32Array) -> tuple[Float64Array, float]:

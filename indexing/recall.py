@@ -66,4 +66,6 @@ def _wilson(value: float, num_trials: float) -> tuple[float, float]:
     square = _QUANTILE**2 / num_trials
     middle = (value + square / 2) / (1 + square)
     half = math.sqrt(value * (1 - value) * square + square**2 / 4) / (1 + square)
-    return max(0.0, middle - half), min(1.0, middle + half)
+    # Where all or none was found the near end is the value itself, which rounding would miss by a hair.
+    low = 0.0 if value == 0 else max(0.0, middle - half)
+    return low, 1.0 if value == 1 else min(1.0, middle + half)

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import numpy as np
+import pyarrow as pa
 
+from indexing.arrays import is_among
 from indexing.corpus_map import corpus_map, corpus_map_svg
 from indexing.vectors import iter_vectors
-from pipelines.collection import column_names, finished_manifest, read_shard
+from pipelines.collection import column_names, finished_manifest, read_deleted, read_shard
 from pipelines.errors import InputError
 from pipelines.report_map import as_group
 from pipelines.storage import Location
@@ -26,7 +28,8 @@ def workspace_map_svg(
     """A self-contained SVG of a sample: points coloured by cluster, or by a column, titles on hover.
 
     Rows lie in the order of a hash of their text, so the first rows of every shard are a random sample; no
-    more than one row group of a shard is read.
+    more than one row group of a shard is read. Documents that were deleted from the index are left out, and
+    a line says how many there are.
 
     Args:
         workspace: with finished `vectors/`.
@@ -36,22 +39,25 @@ def workspace_map_svg(
         title: above the map.
 
     Raises:
-        InputError: vectors or documents are not finished, or there is no such column.
+        InputError: vectors or documents are not finished, fewer than two documents, or no such column.
     """
     manifest = finished_manifest(documents, command="prepare")
     finished_manifest(workspace / _VECTORS_FOLDER, command="embed")
     total = max(1, sum(shard.num_rows for shard in manifest.shards))
+    deleted = read_deleted(documents, manifest)
     vectors, rows = [], []
     for shard in manifest.shards:
         share = -(-shard.num_rows * num_points // total)
         if share == 0:
             continue
         place = workspace / _VECTORS_FOLDER / f"{shard.name}.parquet"
-        _, block = next(iter_vectors(place.filesystem, place.path))
-        part = block[:share]
+        row_ids, block = next(iter_vectors(place.filesystem, place.path))
+        kept = np.flatnonzero(~is_among(row_ids, deleted))[:share]
         table = read_shard(documents, shard.name, _columns(documents, shard.name, column))
-        vectors.append(part)
-        rows += table.slice(0, len(part)).to_pylist()
+        vectors.append(block[kept])
+        rows += table.take(pa.array(kept)).to_pylist()
+    if len(rows) < 2:
+        raise InputError(f"'{documents}' has {len(rows)} documents to show, a map needs at least two")
     texts = [row["text"] or "" for row in rows]
     found = corpus_map(
         np.concatenate(vectors),
@@ -60,7 +66,7 @@ def workspace_map_svg(
         max_points=num_points,
     )
     labels = [rows[i]["title"] or texts[i] for i in found.rows.tolist()]
-    return corpus_map_svg(found, labels, title=title, coloured_by=column)
+    return corpus_map_svg(found, labels, title=title, coloured_by=column, num_deleted=len(deleted))
 
 
 def _columns(documents: Location, name: str, column: str | None) -> list[str]:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import numpy as np
+import pyarrow as pa
 
+from indexing.arrays import is_among
 from indexing.corpus_map import corpus_map, corpus_map_svg
 from indexing.vectors import read_vectors
-from pipelines.collection import column_names, read_shard
+from pipelines.collection import column_names, read_deleted, read_shard
 from pipelines.errors import InputError
 from pipelines.manifest import Manifest
 from pipelines.storage import Location
@@ -39,24 +41,28 @@ def documents_map(
 
     Coloured by a column of the documents, or without one by clusters; the legend names the groups. Shards
     hold rows in the order of a hash of their text, so the first rows of the first shards are a sample, and no
-    more than these are read.
+    more than these shards are read. Documents that were deleted from the index are left out, and a line says
+    how many there are.
     """
     texts: list[str] = []
     titles: list[str | None] = []
     values: list[object] = []
     rows: list[np.ndarray[tuple[int, int], np.dtype[np.float32]]] = []
+    deleted = read_deleted(documents, manifest)
     for shard in manifest.shards:
         wanted = _NUM_POINTS - len(texts)
         if wanted <= 0:
             break
+        place = vectors / f"{shard.name}.parquet"
+        row_ids, shard_vectors = read_vectors(place.filesystem, place.path)
+        kept = np.flatnonzero(~is_among(row_ids, deleted))[:wanted]
         names = ["text", "title"] if column is None else list(dict.fromkeys(["text", "title", column]))
-        table = read_shard(documents, shard.name, names).slice(0, wanted)
+        table = read_shard(documents, shard.name, names).take(pa.array(kept))
         texts += table.column("text").to_pylist()
         has_titles = "title" in table.column_names
         titles += table.column("title").to_pylist() if has_titles else [None] * table.num_rows
         values += [] if column is None else table.column(column).to_pylist()
-        place = vectors / f"{shard.name}.parquet"
-        rows.append(read_vectors(place.filesystem, place.path)[1][:wanted])
+        rows.append(shard_vectors[kept])
     if len(texts) < 2:
         return ""
     found = corpus_map(
@@ -67,7 +73,7 @@ def documents_map(
         seed=seed,
     )
     labels = [titles[row] or texts[row] for row in found.rows.tolist()]
-    svg = corpus_map_svg(found, labels, title="", coloured_by=column)
+    svg = corpus_map_svg(found, labels, title="", coloured_by=column, num_deleted=len(deleted))
     # Inside HTML the element needs no namespace, and the page names no address at all.
     return svg.replace(_NAMESPACE, "")
 

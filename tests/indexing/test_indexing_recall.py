@@ -34,6 +34,13 @@ def test_one_wanted_hit_for_each_query_is_wilsons_interval():
     assert (found.low, found.high) == pytest.approx((wanted.low, wanted.high), abs=1e-3)
 
 
+def test_an_interval_around_all_or_nothing_ends_there_exactly():
+    for num_queries in range(1, 1000):
+        wanted = np.full(num_queries, 10)
+        assert estimate_from_counts(wanted, wanted).high == 1.0
+        assert estimate_from_counts(np.zeros_like(wanted), wanted).low == 0.0
+
+
 @settings(max_examples=60, deadline=None)
 @given(st.lists(st.tuples(st.integers(0, 10), st.integers(0, 10)), max_size=30))
 def test_the_value_lies_in_its_interval_and_queries_without_neighbours_do_not_count(pairs):

@@ -10,6 +10,7 @@ from indexing.evaluation.tasks import RetrievalTask
 from indexing.fusion import FusionConfig
 from indexing.hits import Hits
 from indexing.plan import SearchParams
+from indexing.store import DELETED_FILE
 from indexing.vectors import VectorForm, write_vectors
 from pipelines.errors import InputError
 from pipelines.evaluate import SYSTEMS
@@ -119,6 +120,33 @@ def test_the_map_is_coloured_by_a_column_of_the_documents_and_the_legend_names_i
     check_map_column(task.documents, task.manifest, "year")
     with pytest.raises(InputError, match=r"map_column is 'mood', the columns of .* are row_id, doc_id, text"):
         check_map_column(task.documents, task.manifest, "mood")
+
+
+def test_documents_that_were_deleted_are_not_on_the_map_and_counted(task):
+    place, vectors = task.documents, task.workspace / "vectors"
+    rows = {
+        "row_id": pa.array(range(4), pa.int64()),
+        "doc_id": [f"d{i}" for i in range(4)],
+        "text": ["close by", "gone one", "far", "gone two"],
+        "year": [1, 2, 3, 4],
+    }
+    write_parquet(place / "part-00000.parquet", pa.table(rows))
+    target = vectors / "part-00000.parquet"
+    write_vectors(target.filesystem, target.path, range(4), np.eye(4, dtype=np.float32), dtype="float32")
+    shards = (ShardRecord(name="part-00000", num_rows=4, digest=""),)
+    whole = dataclasses.replace(task.manifest, shards=shards)
+    np.save((place / DELETED_FILE).local_path, np.array([1, 3], np.int64))
+    grown = dataclasses.replace(whole, files={DELETED_FILE: ""})
+    shown = documents_map(place, grown, vectors, column="year", seed=0)
+    for part in ("close by", ">far<", ">1 (1)<", ">3 (1)<", ">2 deleted documents are left out<"):
+        assert part in shown
+    assert "gone" not in shown
+    assert shown.count("<title>") == 2
+    before = documents_map(place, whole, vectors, seed=0)
+    assert "gone one" in before
+    assert "deleted" not in before
+    np.save((place / DELETED_FILE).local_path, np.arange(1, 4))
+    assert documents_map(place, grown, vectors, seed=0) == "", "one document makes no map"
 
 
 def test_hybrid_is_the_fusion_of_the_index_and_bm25_both_deep_enough(task, monkeypatch):

@@ -10,10 +10,12 @@ is enough, from 50,000 rows on, and needed beyond 200,000.
 
 import math
 import re
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from indexing.factory_string import bytes_per_vector as bytes_per_vector
 from indexing.factory_string import (
+    coded_dim,
     graph_degree,
     needs_id_map,
     num_lists_in,
@@ -23,6 +25,7 @@ from indexing.factory_string import (
     smallest_codes,
 )
 from indexing.factory_string import resident_bytes_per_vector as resident_bytes_per_vector
+from indexing.factory_string import shared_bytes as shared_bytes
 from indexing.index_config import IndexConfig as IndexConfig
 from indexing.index_config import Metric as Metric
 from indexing.index_config import format_bytes
@@ -90,9 +93,10 @@ class IndexPlan:
         num_vectors: rows planned for.
         num_train_vectors: rows the training sample should have; 0 = the type needs no training.
         nlist: inverted lists, 0 = none.
-        bytes_per_vector: storage for each row, ids included, without the shared tables.
+        bytes_per_vector: storage for each row, ids included, without what all rows share.
         resident_bytes_per_vector: the part of it that every search reads; the rest are vectors for
             re-ranking, which may stay on disk.
+        shared_bytes: matrices of transforms, centroids, tables of codes: what all rows share.
         mergeable: whether indexes of shards can be merged.
         search_params_grid: settings to try, cheapest (fewest bytes read) first.
         seed: of k-means.
@@ -107,6 +111,7 @@ class IndexPlan:
     nlist: int
     bytes_per_vector: int
     resident_bytes_per_vector: int
+    shared_bytes: int
     mergeable: bool
     search_params_grid: tuple[SearchParams, ...]
     seed: int
@@ -152,6 +157,7 @@ def plan_index(num_vectors: int, dim: int, config: IndexConfig) -> IndexPlan:
         nlist=nlist,
         bytes_per_vector=bytes_per_vector(bare, dim),
         resident_bytes_per_vector=resident_bytes_per_vector(bare, dim),
+        shared_bytes=shared_bytes(bare, dim),
         mergeable=mergeable,
         search_params_grid=_search_grid(bare, num_vectors, dim, nlist),
         seed=config.seed,
@@ -163,29 +169,34 @@ def _choose(num_vectors: int, dim: int, config: IndexConfig) -> tuple[str, list[
     candidates = _candidates(num_vectors, dim, config)
     budget = config.memory_budget_bytes
     if budget is None:
-        total = format_bytes(num_vectors * bytes_per_vector(candidates[0], dim))
+        total = format_bytes(_needed(candidates[0], num_vectors, dim, bytes_per_vector))
         size = f"{bytes_per_vector(candidates[0], dim):,} bytes a row, {total} in all"
         return candidates[0], [*_reasons(candidates[0], num_vectors, dim, config), size]
-    per_row = budget / num_vectors
-    asked = f"{format_bytes(budget)} ({per_row:,.1f} a row)"
+    asked = f"{format_bytes(budget)} ({budget / num_vectors:,.1f} a row)"
     for candidate in candidates:
-        if (size_bytes := bytes_per_vector(candidate, dim)) <= per_row:
-            size = f"{size_bytes:,} bytes a row, within the budget of {asked}"
+        if _needed(candidate, num_vectors, dim, bytes_per_vector) <= budget:
+            size = f"{bytes_per_vector(candidate, dim):,} bytes a row, within the budget of {asked}"
             return candidate, [*_reasons(candidate, num_vectors, dim, config), size]
     for candidate in candidates:
-        size_bytes = resident_bytes_per_vector(candidate, dim)
-        if size_bytes <= per_row:
+        if _needed(candidate, num_vectors, dim, resident_bytes_per_vector) <= budget:
+            size_bytes = resident_bytes_per_vector(candidate, dim)
             on_disk = f"{bytes_per_vector(candidate, dim) - size_bytes:,} more for re-ranking on disk"
             size = f"{size_bytes:,} bytes a row, within the budget of {asked}; {on_disk}"
             return candidate, [*_reasons(candidate, num_vectors, dim, config), size]
     sizes = ", ".join(
-        f"{candidate} {resident_bytes_per_vector(candidate, dim):,}" for candidate in candidates
+        f"{candidate} {_needed(candidate, num_vectors, dim, resident_bytes_per_vector) / num_vectors:,.1f}"
+        for candidate in candidates
     )
     raise ValueError(
         f"no index type fits index.memory_budget={config.memory_budget} for {num_vectors:,} vectors of {dim} "
-        f"dimensions: {per_row:,.1f} bytes a row (needed: {sizes}); raise the budget, cut the dimensions "
-        "(embed.dim), or give index.factory yourself"
+        f"dimensions: {budget / num_vectors:,.1f} bytes a row (needed, tables included: {sizes}); raise the "
+        "budget, cut the dimensions (embed.dim), or give index.factory yourself"
     )
+
+
+def _needed(factory: str, num_vectors: int, dim: int, row_bytes: Callable[[str, int], int]) -> int:
+    """Bytes of all rows and of what they share."""
+    return num_vectors * row_bytes(factory, dim) + shared_bytes(factory, dim)
 
 
 def _candidates(num_vectors: int, dim: int, config: IndexConfig) -> list[str]:
@@ -285,7 +296,7 @@ def _search_grid(factory: str, num_vectors: int, dim: int, nlist: int) -> tuple[
 
     def bytes_read(params: SearchParams) -> float:
         share = params.num_probes / nlist if params.num_probes else 1.0
-        visited = num_vectors * share + nlist * 4 * dim / max(scan, 1.0)
+        visited = num_vectors * share + nlist * 4 * coded_dim(factory, dim) / max(scan, 1.0)
         if params.ef_search:
             visited = params.ef_search * graph_degree(factory)
         # A byte of a vector that is scored again costs about as much as one of a scanned code: the jumps

@@ -171,6 +171,7 @@ def _print_plan(config: RunConfig, rows: str | None, dim: int | None, *, has_con
         "memory": f"{format_bytes(num_vectors * plan.resident_bytes_per_vector)} "
         f"({plan.resident_bytes_per_vector:,} bytes a row) that every search reads",
         "storage": f"{format_bytes(num_vectors * plan.bytes_per_vector)} ({plan.bytes_per_vector:,} a row)",
+        "tables": f"{format_bytes(plan.shared_bytes)} that all rows share, read by every search",
         "merging": _MERGING[way_of_merging(plan, config.index)],
         "search": f"the cheapest of {len(plan.search_params_grid)} settings that reaches recall@10 "
         f"{config.index.target_recall_at_10} on {config.index.num_query_sample} rows with confidence, then "

@@ -12,7 +12,13 @@ from hypothesis import strategies as st
 from indexing.build import add_vectors, train_index
 from indexing.exact import normalize_rows
 from indexing.index_config import parse_bytes
-from indexing.plan import IndexConfig, bytes_per_vector, plan_index, resident_bytes_per_vector
+from indexing.plan import (
+    IndexConfig,
+    bytes_per_vector,
+    plan_index,
+    resident_bytes_per_vector,
+    shared_bytes,
+)
 
 
 @pytest.mark.parametrize(
@@ -55,6 +61,11 @@ def test_lists_are_taken_where_few_of_them_reach_the_target(num_vectors, target,
         ("HNSW32,SQ8", 384 + 256 + 16 + 8),
         ("IVF100_HNSW32,SQ8", 384 + 8),
         ("PQ48", 48 + 8),
+        ("PCA64,Flat", 256 + 8),
+        ("PCA64,SQ8", 64 + 8),
+        ("OPQ16_64,IVF4k,PQ16x4fs,RFlat", 8 + 1536 + 8 + 8),
+        ("RR,PCAR64,HNSW32,SQ8", 64 + 256 + 16 + 8),
+        ("IDMap,PCA64,IVF8,SQ4,Refine(PCA128,SQ8)", 32 + 128 + 8 + 8),
     ],
 )
 def test_bytes_for_each_vector(factory, size):
@@ -73,9 +84,17 @@ def test_bytes_for_each_vector(factory, size):
         "IVF8,PQ4np,Refine(SQ8)",
         "IVF8,RaBitQ,Refine(SQ8)",
         "HNSW16,SQ8",
+        "PCA16,Flat",
+        "PCA16,SQ8",
+        "PCAR16,HNSW16,SQ8",
+        "PCA24,PQ4np,RFlat",
+        "RR16,IVF8,SQfp16",
+        "OPQ8_16,IVF8,PQ8x4fs,RFlat",
+        "OPQ4,IVF8,PQ4np,Refine(SQ8)",
+        "PCA16,IVF8_HNSW8,SQ6",
     ],
 )
-def test_the_bytes_of_a_row_are_those_by_which_the_file_grows(factory):
+def test_the_bytes_of_a_row_and_of_what_all_share_are_those_of_the_file(factory):
     num_rows, dim = 2000, 32
     rows = normalize_rows(np.random.default_rng(0).standard_normal((num_rows, dim)))
     index = train_index(rows, plan_index(num_rows, dim, IndexConfig(factory=factory)))
@@ -84,6 +103,9 @@ def test_the_bytes_of_a_row_are_those_by_which_the_file_grows(factory):
     grown = (len(faiss.serialize_index(index)) - empty) / num_rows
     # 4-bit codes come in blocks of 32 rows, so a list may end in places of nobody.
     assert grown == pytest.approx(bytes_per_vector(factory, dim), rel=0.01)
+    whole = num_rows * bytes_per_vector(factory, dim) + shared_bytes(factory, dim)
+    assert empty + num_rows * grown == pytest.approx(whole, rel=0.01)
+    assert empty == pytest.approx(shared_bytes(factory, dim), abs=1000), "no more than headers is left over"
 
 
 @settings(max_examples=60, deadline=None)
@@ -99,12 +121,14 @@ def test_every_plan_is_one_that_faiss_can_make_and_fits_the_budget(
 ):
     config = IndexConfig(prefer=prefer, target_recall_at_10=target)
     if row_budget is not None:
-        enough = max(row_budget, resident_bytes_per_vector("SQ8", dim) + dim)
-        config = dataclasses.replace(config, memory_budget=str(enough * num_vectors))
+        tables = 8 * dim + plan_index(num_vectors, dim, IndexConfig(target_recall_at_10=target)).shared_bytes
+        enough = num_vectors * max(row_budget, resident_bytes_per_vector("SQ8", dim) + dim) + tables
+        config = dataclasses.replace(config, memory_budget=str(enough))
     plan = plan_index(num_vectors, dim, config)
     index = faiss.index_factory(dim, plan.factory, faiss.METRIC_INNER_PRODUCT)
     assert index.d == dim
-    assert row_budget is None or plan.resident_bytes_per_vector <= enough
+    held = num_vectors * plan.resident_bytes_per_vector + plan.shared_bytes
+    assert row_budget is None or held <= enough
     assert plan.resident_bytes_per_vector <= plan.bytes_per_vector
     assert plan.nlist <= max(1, plan.num_train_vectors) <= num_vectors
     assert plan.mergeable or prefer == "latency"
@@ -163,7 +187,9 @@ def test_values_out_of_range_are_named(field, value):
 
 
 def test_a_budget_nothing_fits_is_refused_with_what_each_type_needs():
-    with pytest.raises(ValueError, match=r"memory_budget=20MB .*20\.0 bytes a row.*PQ12np.* 28\).*raise the"):
+    with pytest.raises(
+        ValueError, match=r"memory_budget=20MB .*20\.0 bytes a row.*PQ12np.* 34\.7\).*raise the"
+    ):
         plan_index(1_000_000, 384, IndexConfig(memory_budget="20MB"))
 
 
@@ -172,21 +198,21 @@ def test_a_tight_budget_takes_a_smaller_type_then_leaves_the_re_ranking_on_disk(
         return plan_index(1_000_000, 384, IndexConfig(memory_budget=f"{size}MB", target_recall_at_10=target))
 
     chosen = {
-        size: plan(size).factory.removeprefix("IDMap,IVF4096,") for size in (1000, 510, 300, 70, 50, 30)
+        size: plan(size).factory.removeprefix("IDMap,IVF4096,") for size in (1000, 510, 300, 75, 58, 38)
     }
     assert chosen == {
         1000: "PQ192x4fs,Refine(SQfp16)",
         510: "PQ192x4fs,Refine(SQ8)",
         300: "PQ192x4fs,Refine(SQfp16)",
-        70: "PQ96x4fs,Refine(SQfp16)",
-        50: "PQ32np,Refine(SQfp16)",
-        30: "PQ12np,Refine(SQfp16)",
+        75: "PQ96x4fs,Refine(SQfp16)",
+        58: "PQ32np,Refine(SQfp16)",
+        38: "PQ12np,Refine(SQfp16)",
     }
-    assert plan(450, 0.9).factory == "IDMap,IVF4096,PQ96x4fs,Refine(SQ8)"
-    assert "on disk" not in " ".join(plan(450, 0.9).reasons)
+    assert plan(460, 0.9).factory == "IDMap,IVF4096,PQ96x4fs,Refine(SQ8)"
+    assert "on disk" not in " ".join(plan(460, 0.9).reasons)
     assert "768 more for re-ranking on disk" in " ".join(plan(300).reasons)
-    assert "8-bit product codes" in " ".join(plan(50).reasons)
-    assert "8-bit product codes" not in " ".join(plan(70).reasons)
+    assert "8-bit product codes" in " ".join(plan(58).reasons)
+    assert "8-bit product codes" not in " ".join(plan(75).reasons)
 
 
 def test_eight_bit_codes_fill_the_gaps_that_four_bit_ones_leave_and_never_where_these_fit():
@@ -194,8 +220,8 @@ def test_eight_bit_codes_fill_the_gaps_that_four_bit_ones_leave_and_never_where_
         budget = IndexConfig(memory_budget=str(num_vectors * row_bytes))
         return plan_index(num_vectors, dim, budget).factory.removeprefix("IDMap,")
 
-    assert chosen(30_000, 384, 56) == "PQ96x4fs,RFlat"
-    assert chosen(100_000, 384, 64) == "IVF1024,PQ96x4fs,RFlat"
+    assert chosen(30_000, 384, 57) == "PQ96x4fs,RFlat"
+    assert chosen(100_000, 384, 81) == "IVF1024,PQ96x4fs,RFlat"
     assert chosen(100_000, 384, 55) == "PQ32np,Refine(SQfp16)"
     assert chosen(1_000_000, 75, 45) == "IVF4096,PQ25np,Refine(SQfp16)"  # 75 has no half
     assert chosen(1_000_000, 390, 90) == "IVF4096,PQ65np,Refine(SQfp16)"  # 390 has no quarter
@@ -204,9 +230,9 @@ def test_eight_bit_codes_fill_the_gaps_that_four_bit_ones_leave_and_never_where_
 @pytest.mark.parametrize(
     ("num_vectors", "dim", "row_bytes", "codes"),
     [
-        (1_000_000, 390, 75, "IVF4096,RaBitQ,Refine(SQfp16)"),  # 73 bytes; 4-bit codes take 114, 8-bit 81
-        (1_000_000, 383, 75, "IVF4096,RaBitQ,Refine(SQfp16)"),  # a prime: no product codes at all
-        (100_000, 383, 75, "IVF1024,RaBitQ,Refine(SQfp16)"),
+        (1_000_000, 390, 82, "IVF4096,RaBitQ,Refine(SQfp16)"),  # 79 bytes; 4-bit codes take 120, 8-bit 88
+        (1_000_000, 383, 82, "IVF4096,RaBitQ,Refine(SQfp16)"),  # a prime: no product codes at all
+        (100_000, 383, 90, "IVF1024,RaBitQ,Refine(SQfp16)"),
     ],
 )
 def test_one_bit_codes_are_taken_where_they_fit_and_no_product_code_of_their_size_does(
@@ -219,7 +245,7 @@ def test_one_bit_codes_are_taken_where_they_fit_and_no_product_code_of_their_siz
 
 
 def test_one_bit_codes_are_never_taken_beside_smaller_4_bit_ones_and_tight_plans_say_why():
-    for row_bytes in range(28, 1200, 4):
+    for row_bytes in range(36, 1200, 4):
         plan = plan_index(1_000_000, 384, IndexConfig(memory_budget=str(1_000_000 * row_bytes)))
         assert "RaBitQ" not in plan.factory
         is_tight = "PQ96x4fs" in plan.factory or "np" in plan.factory

@@ -22,6 +22,7 @@ def test_the_plan_of_a_hypothetical_corpus_is_printed_with_reasons_and_nothing_i
         "IVF32768_HNSW32,PQ192x4fs,Refine(SQfp16)",
         "1,638,400 vectors",
         "10.4 GiB (112 bytes a row)",
+        "56.8 MiB that all rows share",
         "a file for each group, searched together",
         "- 112 bytes a row, within the budget of 16 GiB",
         "on disk",

@@ -25,8 +25,9 @@ from pipelines.system_config import ReadyKind
 from tsdae_core.choices import PoolingMode
 
 _ENCODERS = ("encoder", "hybrid")
-# Kinds of tasks whose queries look for documents of a collection.
-_OVER_COLLECTIONS = ("retrieval", "beir", "cqadupstack")
+# Kinds of tasks without a ranking: run files and fusion have nothing to say there.
+_PAIRS = ("pairs", "sts", "twitterpara")
+_RANKS_ONLY = ("run", "hybrid")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,11 +82,9 @@ class ComparedSystem:
     def applies_to(self, kind: str) -> bool:
         """Whether the system can be run on tasks of this kind.
 
-        A run file ranks documents, not pairs; fusion needs rankings of a collection.
+        A run file and the fusion of two rankings rank documents or candidates; they score no pairs.
         """
-        if self.kind == "hybrid":
-            return kind in _OVER_COLLECTIONS
-        return self.kind != "run" or kind not in ("pairs", "sts", "twitterpara")
+        return self.kind not in _RANKS_ONLY or kind not in _PAIRS
 
     def scorer(self, task: TextTask, *, threads: int = 1, device: str = "cpu") -> Scorer:
         """Loads the system, ready to score this task.

@@ -193,7 +193,9 @@ def _first_everywhere(tasks: Sequence[TaskSource], systems: Sequence[ComparedSys
     for system in systems:
         if all(system.applies_to(task.kind) for task in tasks):
             return system.name
-    raise InputError("a run file cannot be scored on pairs; add a system that can, such as --bm25")
+    raise InputError(
+        "a run file and a hybrid cannot be scored on pairs; add a system that can, such as --bm25"
+    )
 
 
 def _run(

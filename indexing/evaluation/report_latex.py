@@ -29,8 +29,10 @@ def render_latex(report: ReportInput) -> str:
     systems = list(dict.fromkeys(system for summary in summaries for system in summary.systems))
     heads = [f"{escape_latex(s.task)} {escape_latex(measure_label(s.main_measure))}" for s in summaries]
     heads += ["mean"] if means else []
+    is_full = all((system, s.main_measure) in s.cells for s in summaries for system in systems)
     lines = [
         f"% values times 100; baseline: {' '.join(report.baseline.split())}",
+        *([] if is_full else ["% --: the system does not apply to the task"]),
         rf"\begin{{tabular}}{{l{'r' * len(heads)}}}",
         r"\toprule",
         " & ".join(["system", *heads]) + r" \\",

@@ -84,15 +84,11 @@ def rerank_by_run(task: RerankTask, run: Run) -> dict[str, Run]:
 
 
 def _rerank(queries: Sequence[RerankQuery], scorer: Scorer) -> Run:
-    left = [query.query for query in queries for _ in query.texts]
-    right = [text for query in queries for text in query.texts]
-    scores = scorer.pair_scores(left, right).astype(np.float64)
-    _refuse_nan(scores)
+    found = scorer.candidate_scores([query.query for query in queries], [query.texts for query in queries])
     run: Run = {}
-    start = 0
-    for query in queries:
-        run[query.query_id] = _ordered(query, scores[start : start + len(query.texts)])
-        start += len(query.texts)
+    for query, scores in zip(queries, found, strict=True):
+        _refuse_nan(scores)
+        run[query.query_id] = _ordered(query, scores.astype(np.float64))
     return run
 
 

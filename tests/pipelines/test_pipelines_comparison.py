@@ -76,9 +76,9 @@ def test_every_system_is_in_the_table_of_every_task_that_it_can_do(finished):
     by_task = {task["task"]: {score["system"] for score in task["scores"]} for task in content["tasks"]}
     everyone = {system.name for system in systems}
     assert by_task == {
-        "askubuntu": everyone - {"fused"},
+        "askubuntu": everyone,
         "cqadupstack": everyone,
-        "scidocs": everyone - {"fused"},
+        "scidocs": everyone,
         "beir": everyone,
         "twitterpara": everyone - {"given", "fused"},
         "sts": everyone - {"given", "fused"},
@@ -92,6 +92,10 @@ def test_every_system_is_in_the_table_of_every_task_that_it_can_do(finished):
     assert "beir: 1 judged documents are not in the collection" in page
     assert "askubuntu: 2 queries without a relevant document were left out" in page
     assert "Winners and losers" in page
+    sections = {part.partition("</h2>")[0]: part for part in page.split("<section><h2>")}
+    assert ">fused<" in sections["askubuntu"]
+    assert ">fused<" not in sections["sts"], "no row where there is nothing to rank"
+    assert "% --: the system does not apply to the task" in (done.folder / "report.tex").read_bytes().decode()
 
 
 def test_a_run_file_ranks_what_it_ranks(finished):
@@ -142,7 +146,7 @@ def counting(monkeypatch):
 
 def test_only_what_is_new_is_run(finished, places, monkeypatch):
     done, tasks, systems, said = finished
-    assert "0 cells are there, 30 to run" in said
+    assert "0 cells are there, 32 to run" in said
     ran = counting(monkeypatch)
     reporter, _ = quiet_reporter()
     again = compare(tasks, systems, done.folder, OPTIONS, reporter=reporter)

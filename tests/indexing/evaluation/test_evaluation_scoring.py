@@ -14,9 +14,10 @@ from sentence_transformers.sentence_transformer.evaluation import InformationRet
 from indexing.evaluation.measures import Measure, mean_by_measure, score_run
 from indexing.evaluation.readers import read_task
 from indexing.evaluation.run_file import read_run
-from indexing.evaluation.scorers import BM25Scorer, VectorScorer
+from indexing.evaluation.scorers import BM25Scorer, HybridScorer, VectorScorer
 from indexing.evaluation.scoring import rerank_by_run, score_runs, score_task
 from indexing.evaluation.text_tasks import Pair, PairTask, RerankQuery, RerankTask
+from indexing.fusion import FusionConfig
 from tests.indexing.evaluation.useb_builders import encode
 
 FILES = pyarrow.fs.LocalFileSystem()
@@ -76,6 +77,33 @@ def test_equal_scores_keep_the_order_of_the_candidates(scorer):
     assert places[0] == "c2"
     tied = rerank("wifi", "wifi", "wifi", judged={"c1": 1})
     assert [doc for doc, _ in score_task(tied, scorer, system="s").runs[""]["q"]] == ["c0", "c1", "c2"]
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        FusionConfig(),
+        FusionConfig(rank_offset=1, dense_weight=0.8),
+        FusionConfig(kind="weighted", dense_weight=0.3),
+    ],
+)
+def test_candidates_are_fused_as_a_search_over_them_would_fuse(config):
+    texts = ("wifi card", "disk boot grub", "kernel panic", "disk", "boot boot disk", "user sudo apt")
+    hybrid = HybridScorer(VectorScorer(encode), BM25Scorer(), config)
+    searched = hybrid.retrieve(["disk boot"], texts, len(texts))
+    (scores,) = hybrid.candidate_scores(["disk boot"], [texts])
+    np.testing.assert_array_equal(scores[searched.ids[0]], searched.scores[0])
+    task = rerank(*texts, judged={"c3": 1})
+    (ranking,) = score_task(task, hybrid, system="s").runs[""].values()
+    assert [doc for doc, _ in ranking] == [f"c{place}" for place in searched.ids[0]]
+
+
+def test_a_candidate_without_a_word_of_the_query_has_a_place_in_the_dense_order_alone():
+    hybrid = HybridScorer(VectorScorer(encode), BM25Scorer(), FusionConfig())
+    found = hybrid.candidate_scores(["disk", "sudo", "apt"], [("wifi", "disk"), (), ("wifi", "grub")])
+    assert [len(scores) for scores in found] == [2, 0, 2]
+    assert found[0] == pytest.approx([0.5 / 62, 0.5 / 61 + 0.5 / 61])
+    assert sorted(found[2]) == pytest.approx([0.5 / 62, 0.5 / 61]), "no lexical order at all"
 
 
 @pytest.mark.parametrize("scorer", [VectorScorer(encode), BM25Scorer()], ids=["vectors", "bm25"])

@@ -1,5 +1,6 @@
 """A finished workspace small enough to make in a second, without a cluster: texts on a few topics."""
 
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -69,6 +70,18 @@ def make_workspace(folder, *, factory="Flat", rows=None, seed=0, num_documents=1
     reporter = _silent()
     build_lookup(RunConfig(workspace=str(folder)), workspace, reporter=reporter)
     return rows
+
+
+def call(monkeypatch, *arguments):
+    """Runs `tsdae` as the shell does; returns its exit code."""
+    from pipelines.cli import main as cli
+
+    monkeypatch.setattr(sys, "argv", ["tsdae", *map(str, arguments)])
+    try:
+        cli.main()
+    except SystemExit as stop:
+        return stop.code
+    return 0
 
 
 def _write_documents(workspace, rows):

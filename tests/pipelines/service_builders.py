@@ -2,12 +2,10 @@
 
 import asyncio
 
-from search_builders import make_workspace
-
-from pipelines.config import RunConfig
 from pipelines.service.api import create_app
 from pipelines.service.config import ServeConfig
-from pipelines.service.engine import Engine
+
+LIMITS = {"max_texts": 4, "max_text_chars": 50, "max_k": 20, "max_body_bytes": 2_000}
 
 
 class LocalBackend:
@@ -30,12 +28,6 @@ class LocalBackend:
 
     async def describe(self):
         return self.engine.describe()
-
-
-def make_engine(folder, **settings):
-    """A workspace in `folder` and the engine over it."""
-    make_workspace(folder)
-    return Engine(RunConfig(workspace=str(folder), serve=ServeConfig(**settings)))
 
 
 def make_service(engine, *, api_key=None, **settings):

@@ -11,17 +11,12 @@ from pathlib import Path
 import pytest
 import uvicorn
 from browser import Browser, find_browser
-from service_builders import make_engine, make_service
+from service_builders import make_service
 
 
 @pytest.fixture(scope="module")
-def address(tmp_path_factory):
+def address(engine):
     """The service of a tiny workspace, on a free port of this machine."""
-    from tests.pipelines.conftest import run_shards_here
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("pipelines.lookup.run_shards", run_shards_here)
-        engine = make_engine(tmp_path_factory.mktemp("page") / "work")
     with socket.socket() as one:
         one.bind(("127.0.0.1", 0))
         one.listen(64)

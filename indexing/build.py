@@ -127,15 +127,16 @@ def merge_indexes(parts: Iterable[FaissIndex]) -> FaissIndex:
     return merged
 
 
-def check_unique_ids(index: FaissIndex) -> None:
-    """Refuse an index in which a row id occurs twice; holds `IDS_AT_A_TIME` of them, in as many passes.
+def check_unique_ids(*indexes: FaissIndex) -> None:
+    """Refuse an index, or its shards, where a row id occurs twice; `IDS_AT_A_TIME` of them are held.
 
     Raises:
         ValueError: naming the ids.
     """
-    num_passes = max(1, -(-int(index.ntotal) // IDS_AT_A_TIME))
+    num_rows = sum(int(index.ntotal) for index in indexes)
+    num_passes = max(1, -(-num_rows // IDS_AT_A_TIME))
     for number in range(num_passes):
-        parts = [ids[ids % num_passes == number] for ids in row_id_blocks(index)]
+        parts = [ids[ids % num_passes == number] for index in indexes for ids in row_id_blocks(index)]
         _refuse_repeated(np.concatenate([np.empty(0, np.int64), *parts]), what="index")
 
 

@@ -227,6 +227,7 @@ def _parts(build: Build, groups: Sequence[str], folder: Path) -> list[FaissIndex
         with _local_file(build.work / f"{name}.faiss") as source:
             path.write_bytes(source.read_bytes())
         parts.append(path)
+    check_unique_ids(*(read_faiss_file(path, mmap=True) for path in parts))
     return parts
 
 

@@ -84,26 +84,31 @@ def read_candidates(path: str) -> Iterator[Candidates]:
     named by its place from 0. Rows are read one after the other.
 
     Raises:
-        InputError: no such file, an ending or a row that cannot be used.
+        InputError: no such file, an ending or a row that cannot be used, a query or candidate id twice.
     """
+    seen: set[str] = set()
     for number, row in enumerate(_rows(path), 1):
         query = _query(row, number, path)
         refuse_lone_surrogates((query.query_id, query.text), what=f"{path}: row {number}: the query")
+        if query.query_id in seen:
+            raise InputError(f"{path}: row {number}: query id {query.query_id} occurs twice")
+        seen.add(query.query_id)
         given = row.get("candidates")
         if not isinstance(given, list) or not query.text.strip():
             raise InputError(f"{path}: row {number}: expected a query and a list of `candidates`")
-        doc_ids, texts = [], []
+        texts: dict[str, str] = {}
         for place, item in enumerate(given):
             fields = item if isinstance(item, dict) else {"text": item}
-            name = next(
-                (fields[key] for key in ("id", "doc_id", "_id") if fields.get(key) is not None), place
+            name = str(
+                next((fields[key] for key in ("id", "doc_id", "_id") if fields.get(key) is not None), place)
             )
             if not isinstance(fields.get("text"), str):
                 raise InputError(f"{path}: row {number}: candidate {place} has no text")
-            doc_ids.append(str(name))
-            texts.append(fields["text"])
-        refuse_lone_surrogates((*doc_ids, *texts), what=f"{path}: row {number}: a candidate")
-        yield Candidates(query, tuple(doc_ids), tuple(texts))
+            if name in texts:
+                raise InputError(f"{path}: row {number}: candidate id {name!a} occurs twice")
+            texts[name] = fields["text"]
+        refuse_lone_surrogates((*texts, *texts.values()), what=f"{path}: row {number}: a candidate")
+        yield Candidates(query, tuple(texts), tuple(texts.values()))
 
 
 def check_output(path: str) -> None:
@@ -168,13 +173,18 @@ def _json_line(query: Query, hits: Sequence[Hit]) -> str:
 
 
 def _trec_lines(query: Query, hits: Sequence[Hit]) -> str:
-    for name in (query.query_id, *(hit.doc_id for hit in hits)):
+    """One line for each document; of rows with equal ids, passages of one, the best stands for it."""
+    best: dict[str, Hit] = {}
+    for hit in hits:
+        best.setdefault(hit.doc_id, hit)
+    for name in (query.query_id, *best):
         if len(name.split()) != 1:
             raise InputError(
                 f"a TREC run cannot hold the id {name!r}: ids must be words; write .jsonl instead"
             )
     return "".join(
-        f"{query.query_id} Q0 {hit.doc_id} {hit.rank} {hit.score:.9g} {_RUN_TAG}\n" for hit in hits
+        f"{query.query_id} Q0 {hit.doc_id} {rank} {hit.score:.9g} {_RUN_TAG}\n"
+        for rank, hit in enumerate(best.values(), 1)
     )
 
 
@@ -205,9 +215,11 @@ def _rows(path: str) -> Iterator[Mapping[str, Any]]:
 
 def _lines(path: str) -> list[str]:
     try:
-        return _existing(path).read_bytes().decode("utf-8-sig").splitlines()
+        text = _existing(path).read_bytes().decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise InputError(f"{path} is not valid UTF-8") from error
+    # Only \n ends a line: texts may hold U+2028 and its like, which str.splitlines would cut at.
+    return [line.removesuffix("\r") for line in text.split("\n")]
 
 
 def _existing(path: str) -> Location:

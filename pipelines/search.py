@@ -187,7 +187,7 @@ class Searcher:
             rerank_depth: candidates for the re-ranker, at least k.
 
         Raises:
-            InputError: an empty query, an unknown mode, or vectors where text is needed.
+            InputError: an empty query, an unknown mode, vectors where text is needed, or neither of the two.
             ValueError: k < 1, a filter that cannot be read, vectors of another width.
         """
         depth = k if reranker is None else max(k, rerank_depth)
@@ -204,7 +204,7 @@ class Searcher:
         Raises:
             InputError, ValueError: as `search`, when the block with the bad query is reached.
         """
-        iterator = iter(queries)
+        iterator = iter(_texts_of(queries) if isinstance(queries, str) else queries)
         while block := list(islice(iterator, batch_size)):
             yield from self.search(block, k, **options)
 
@@ -220,7 +220,7 @@ class Searcher:
         """Like `search`, but row ids and scores only; no document is read."""
         if mode not in MODES:
             raise InputError(f"unknown mode '{mode}'; it may be {', '.join(MODES)}")
-        texts = None if isinstance(queries, np.ndarray) else list(queries)
+        texts = None if isinstance(queries, np.ndarray) else _texts_of(queries)
         if texts is not None and any(not text.strip() for text in texts):
             raise InputError("the query is empty")
         refuse_lone_surrogates(texts or [], what="the query")
@@ -305,7 +305,13 @@ def _local(place: Location, name: str, kept: tempfile.TemporaryDirectory[str] | 
 def _texts_of(queries: Queries) -> list[str]:
     if isinstance(queries, np.ndarray):
         raise InputError("this needs the query's text: a vector can only be searched in dense mode")
-    return list(queries)
+    if isinstance(queries, str):  # a sequence of texts, too: its characters
+        raise InputError(f"expected a list of queries, got one text; give [{queries[:80]!a}]")
+    texts = list(queries)
+    odd = next((type(text).__name__ for text in texts if not isinstance(text, str)), None)
+    if odd is not None:
+        raise InputError(f"expected texts, or vectors as a numpy array float[n, d], got a list of {odd}")
+    return texts
 
 
 def _hit(rank: int, score: float, row: Mapping[str, Any]) -> Hit:

@@ -5,7 +5,7 @@ JSON can write them (`"\ud800"`), and a command line with bytes that are not UTF
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from pipelines.errors import InputError
@@ -33,15 +33,29 @@ def refuse_lone_surrogates(texts: Iterable[str], *, what: str) -> None:
             raise InputError(f"{what} holds {_REASON}: {text[:80]!a}")
 
 
-def lone_surrogate_in(value: Any, place: str = "") -> str | None:
-    """Where JSON-like content holds a string that cannot be written as UTF-8, and why that is refused."""
-    if isinstance(value, str):
-        return f"{place or 'the body'} holds {_REASON}" if has_lone_surrogate(value) else None
-    if isinstance(value, dict):
-        names = (lone_surrogate_in(str(name), f"a name in {place or 'the body'}") for name in value)
-        parts = (lone_surrogate_in(part, f"{place}.{name}".lstrip(".")) for name, part in value.items())
-        return next(filter(None, names), None) or next(filter(None, parts), None)
-    if isinstance(value, list):
-        parts = (lone_surrogate_in(part, f"{place}[{number}]") for number, part in enumerate(value))
-        return next(filter(None, parts), None)
+def lone_surrogate_in(value: Any) -> str | None:
+    """Where JSON-like content of any depth holds a string that cannot be written as UTF-8, and why not."""
+    todo: list[Iterator[tuple[str, Any]]] = [iter([("", value)])]
+    while todo:
+        place, part = next(todo[-1], (None, None))
+        if place is None:
+            todo.pop()
+        elif isinstance(part, str) and has_lone_surrogate(part):
+            return f"{place or 'the body'} holds {_REASON}"
+        elif isinstance(part, dict):
+            if any(has_lone_surrogate(str(name)) for name in part):
+                return f"a name in {place or 'the body'} holds {_REASON}"
+            todo.append(_fields(place, part))
+        elif isinstance(part, list):
+            todo.append(_items(place, part))
     return None
+
+
+def _fields(place: str, parts: dict[Any, Any]) -> Iterator[tuple[str, Any]]:
+    for name, part in parts.items():
+        yield f"{place}.{name}".lstrip("."), part
+
+
+def _items(place: str, parts: list[Any]) -> Iterator[tuple[str, Any]]:
+    for number, part in enumerate(parts):
+        yield f"{place}[{number}]", part

@@ -107,12 +107,9 @@ def search(
     ] = False,
 ) -> None:
     """Search the index of a finished run: one query, a dialogue, or a file of queries."""
-    from pipelines.ranking_files import check_output, read_queries
+    from pipelines.ranking_files import read_queries
 
-    if (queries is None) != (output is None):
-        raise InputError("--queries and --output belong together")
-    if output is not None:
-        check_output(output)
+    _check_files(query, queries, output, json_output=json_output)
     is_dialogue = query is None and output is None
     fused = _fusion(fusion, rrf_k, dense_weight, is_used=is_dialogue or mode == SearchMode.HYBRID)
     asked = read_queries(queries) if queries is not None else []
@@ -138,6 +135,21 @@ def search(
         _Dialogue(find, k=k, mode=mode, condition=condition, json_output=json_output).run()
 
 
+def _check_files(query: str | None, queries: str | None, output: str | None, *, json_output: bool) -> None:
+    """Refuses what does not go together, before anything is opened."""
+    from pipelines.ranking_files import check_output
+
+    if (queries is None) != (output is None):
+        raise InputError("--queries and --output belong together")
+    if output is None:
+        return
+    if query is not None:
+        raise InputError("give a QUERY or a file of --queries, not both")
+    if json_output:
+        raise InputError("--json is for the terminal; a file is JSON if its name ends in .jsonl")
+    check_output(output)
+
+
 def rerank(
     candidates: Annotated[
         str,
@@ -153,13 +165,13 @@ def rerank(
     workspace: Workspace = DEFAULT_WORKSPACE,
     encoder: Annotated[
         str | None,
-        typer.Option(help="Folder of an encoder; without it, that of the workspace.", show_default=False),
+        typer.Option(help="Folder or URL of an encoder; without it, the workspace's.", show_default=False),
     ] = None,
     cross_encoder: CrossEncoder = None,
 ) -> None:
     """Put given candidates in order, as the AskUbuntu task does: by cosine, equal ones as they came."""
     from pipelines.ranking_files import check_output, read_candidates, write_rankings
-    from pipelines.rerank import CrossEncoderReranker, EncoderReranker, rerank_order
+    from pipelines.rerank import CrossEncoderReranker, rerank_order
     from pipelines.search import Hit
 
     check_output(output)
@@ -168,7 +180,7 @@ def rerank(
     if first is None:
         raise InputError(f"{candidates} holds no queries")
     reranker: Reranker = (
-        EncoderReranker.load(encoder or f"{workspace}/encoder")
+        _encoder_reranker(encoder, workspace)
         if cross_encoder is None
         else CrossEncoderReranker.load(cross_encoder)
     )
@@ -188,6 +200,21 @@ def rerank(
     Console(stderr=True, highlight=False).print(
         f"rerank: {count:,} queries in {output}", markup=False, soft_wrap=True
     )
+
+
+def _encoder_reranker(encoder: str | None, workspace: str) -> Reranker:
+    from pipelines.rerank import EncoderReranker
+    from pipelines.storage import Location, is_url
+
+    if encoder is not None and not is_url(encoder):
+        return EncoderReranker.load(encoder)
+    place = Location.parse(workspace) / "encoder" if encoder is None else Location.parse(encoder)
+    if not place.exists():
+        raise InputError(
+            f"there is no encoder at '{place}'; name a finished run with --workspace, or one with --encoder"
+        )
+    with place.as_local_folder() as folder:
+        return EncoderReranker.load(folder)
 
 
 def _fusion(

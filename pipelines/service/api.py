@@ -23,7 +23,7 @@ from starlette.exceptions import HTTPException as StarletteHTTPException
 from indexing.fusion import FusionConfig, FusionName, fusion_with
 from pipelines.service.config import ServeConfig
 from pipelines.service.engine import Answer, Ask, Refusal
-from pipelines.service.limits import Limits
+from pipelines.service.limits import RETRY_AFTER_S, Limits
 from pipelines.service.metrics import CONTENT_TYPE, ServiceMetrics
 from pipelines.service.schemas import (
     EmbedRequest,
@@ -61,7 +61,7 @@ _REFUSALS: dict[int | str, dict[str, Any]] = {
         413: "The body is too large.",
         422: "The request makes no sense; the reason is told.",
         429: "Too many requests are waiting; see Retry-After.",
-        503: "No engine can answer.",
+        503: "No engine can answer just now; see Retry-After.",
         504: "The answer took too long.",
     }.items()
 }
@@ -86,7 +86,7 @@ class Backend(Protocol):
         """One document."""
         ...
 
-    async def describe(self) -> Answer:
+    async def describe(self) -> Answer | Refusal:
         """What is live."""
         ...
 
@@ -122,7 +122,8 @@ class _Caller:
         except TimeoutError:
             raise HTTPException(504, f"no answer within {self._config.timeout_s:g} s") from None
         if isinstance(answer, Refusal):
-            raise HTTPException(answer.status, answer.reason)
+            later = {"retry-after": RETRY_AFTER_S} if answer.status == 503 else None
+            raise HTTPException(answer.status, answer.reason, headers=later)
         self._metrics.set_live(answer.labels)
         return answer
 
@@ -145,6 +146,7 @@ def _add_search(app: FastAPI, call: _Caller, config: ServeConfig) -> None:
         fusion: FusionName | None = None,
         rrf_k: int | None = Query(None, ge=1),
         dense_weight: float | None = Query(None, gt=0, lt=1),
+        rerank: bool = False,
     ) -> Response:
         """The same for one query, as a link."""
         request = SearchRequest(
@@ -157,7 +159,7 @@ def _add_search(app: FastAPI, call: _Caller, config: ServeConfig) -> None:
             fusion=fusion,
             rrf_k=rrf_k,
             dense_weight=dense_weight,
-            rerank=False,
+            rerank=rerank,
         )
         answer = await call(backend.search(_ask(request, config)))
         return _json({"results": answer.content, "version": answer.version})
@@ -216,6 +218,8 @@ def _add_watching(app: FastAPI, backend: Backend, metrics: ServiceMetrics) -> No
             # Whatever keeps the engine from answering, the service is not ready: that is this route's answer.
             logger.warning("not ready: %r", error)
             raise HTTPException(503, "no engine answers yet") from error
+        if isinstance(answer, Refusal):
+            raise HTTPException(answer.status, answer.reason)
         return _json({"status": "ready", "version": answer.version})
 
     @app.get("/metrics", include_in_schema=False)

@@ -10,7 +10,7 @@ import asyncio
 import logging
 import os
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import replace
@@ -18,6 +18,8 @@ from typing import Any, TypeVar
 
 import ray
 from ray import serve
+from ray.exceptions import RayActorError
+from ray.serve.exceptions import DeploymentUnavailableError, ReplicaUnavailableError
 
 from pipelines.config import RunConfig
 from pipelines.errors import InputError
@@ -25,6 +27,8 @@ from pipelines.service.api import create_app
 from pipelines.service.config import ServeConfig
 from pipelines.service.engine import Answer, Ask, Engine, Refusal
 from pipelines.service.live import find_target
+
+logger = logging.getLogger(__name__)
 
 APP_NAME = "tsdae"
 API_KEY_VARIABLE = "TSDAE_API_KEY"
@@ -85,24 +89,28 @@ class _Replicas:
         self._handle = handle
 
     async def search(self, ask: Ask) -> Answer | Refusal:
-        answer: Answer | Refusal = await self._handle.search.remote(ask)
-        return answer
+        return await _answered(self._handle.search.remote(ask))
 
     async def embed(self, texts: Sequence[str]) -> Answer | Refusal:
-        answer: Answer | Refusal = await self._handle.embed.remote(list(texts))
-        return answer
+        return await _answered(self._handle.embed.remote(list(texts)))
 
     async def rerank(self, query: str, texts: Sequence[str], *, cross_encoder: bool) -> Answer | Refusal:
-        answer: Answer | Refusal = await self._handle.rerank.remote(query, list(texts), cross_encoder)
-        return answer
+        return await _answered(self._handle.rerank.remote(query, list(texts), cross_encoder))
 
     async def document(self, doc_id: str) -> Answer | Refusal:
-        answer: Answer | Refusal = await self._handle.document.remote(doc_id)
-        return answer
+        return await _answered(self._handle.document.remote(doc_id))
 
-    async def describe(self) -> Answer:
-        answer: Answer = await self._handle.describe.remote()
-        return answer
+    async def describe(self) -> Answer | Refusal:
+        return await _answered(self._handle.describe.remote())
+
+
+async def _answered(asked: Awaitable[Answer | Refusal]) -> Answer | Refusal:
+    """The replica's answer; 503 where it died or none is there. Ray Serve starts another one meanwhile."""
+    try:
+        return await asked
+    except (RayActorError, ReplicaUnavailableError, DeploymentUnavailableError) as error:
+        logger.warning("no engine answered: %s", error)
+        return Refusal(503, "no engine can answer just now; try again")
 
 
 class Gateway:

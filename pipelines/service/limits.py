@@ -24,7 +24,7 @@ App: TypeAlias = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 # Routes that make the engine work; only they need the key and room.
 WORK_ROUTES = ("/search", "/embed", "/rerank", "/documents", "/live")
-_RETRY_AFTER_S = "1"
+RETRY_AFTER_S = "1"
 
 
 class Limits:
@@ -77,7 +77,7 @@ class Limits:
         if self._num_inside >= self._config.max_waiting:
             self._metrics.turned_away.inc()
             reason = f"{self._num_inside} requests are waiting already; try again later"
-            await _refuse(send, 429, reason, {"retry-after": _RETRY_AFTER_S})
+            await _refuse(send, 429, reason, {"retry-after": RETRY_AFTER_S})
             return
         received = 0
 

@@ -16,6 +16,7 @@ from indexing.faiss_library import (
     write_faiss_file,
 )
 from indexing.hits import NO_HIT, Hits, recall_at
+from indexing.index_metadata import IndexInput
 from indexing.plan import IndexConfig, SearchParams, plan_index
 from indexing.search import IndexSearcher
 from indexing.store import IndexMetadata, open_index, save_index
@@ -189,6 +190,25 @@ def test_ids_repeated_over_calls_are_found(data):
     add_vectors(index, data[0][:2], data[1][:2])
     with pytest.raises(ValueError, match="occur more than once"):
         check_unique_ids(index)
+
+
+def test_ids_repeated_over_shards_are_found_whatever_is_held_at_a_time(data, monkeypatch):
+    trained = train_index(data[1], plan_for("IVF16,SQ8"))
+    shards = [build(data, "IVF16,SQ8", trained=trained, rows=rows) for rows in (slice(0, 60), slice(60, 99))]
+    check_unique_ids(*shards)
+    flat = [build(data, "Flat", rows=rows) for rows in (slice(0, 60), slice(59, 99))]
+    for at_a_time in (7, 1000):
+        monkeypatch.setattr("indexing.build.IDS_AT_A_TIME", at_a_time)
+        with pytest.raises(ValueError, match=rf"row ids {data[0][59]} occur more than once"):
+            check_unique_ids(*flat)
+
+
+def test_an_index_of_the_same_file_of_vectors_twice_is_not_saved(data, tmp_path):
+    index = build(data, "Flat")
+    twice = tuple(IndexInput(name=name, digest="a" * 64, num_rows=5) for name in ("part-0", "part-1"))
+    with pytest.raises(ValueError, match=r"'part-1' is 'part-0' again .* must not be merged twice"):
+        save_index(tmp_path, index, metadata_for(index, inputs=twice))
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_adding_bad_rows_is_refused(data):

@@ -2,6 +2,9 @@
 
 import dataclasses
 import shutil
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -286,6 +289,42 @@ def test_documents_are_added_replaced_deleted_and_compacted(finished, workspace,
     changed = dataclasses.replace(config.documents, input=str(more))
     with pytest.raises(InputError, match="documents were added to or deleted from"):
         prepare("documents", changed, place, reporter=reporter)
+
+
+def test_a_graph_grows_and_forgets_while_readers_open_it(finished, workspace, tmp_path):
+    reporter, _ = quiet_reporter()
+    place = Location.parse(workspace)
+    settings = {"factory": "HNSW16,Flat", "num_query_sample": 20}
+    config = of(finished, workspace, index=IndexConfig(**settings))
+    build_index(config, place, reporter=reporter)
+    new = "zebra zebra stripes on the big river 9001"
+    more = write_rows(tmp_path / "more.jsonl", [("n1", new, "new")], columns=("id", "text", "title"))
+    query, seen, stop = all_vectors(finished)[1][:1], [], threading.Event()
+
+    def read():
+        while not stop.is_set():
+            opened = open_index(workspace / "index")
+            assert (opened.search(query, 5).ids >= 0).all()
+            seen.append((opened.metadata.num_vectors, len(opened.metadata.segments)))
+
+    with ThreadPoolExecutor(1) as pool:
+        reading = pool.submit(read)
+        while not seen and not reading.done():
+            time.sleep(0.01)
+        try:
+            add_documents(config, place, str(more), reporter=reporter)
+            delete_documents(config, place, ["d7"], reporter=reporter)
+        finally:
+            stop.set()
+        reading.result()
+    assert set(seen) <= {(NUM_DOCS, 1), (NUM_DOCS + 1, 2), (NUM_DOCS, 2)}
+    grown = open_index(workspace / "index").metadata
+    assert (grown.num_vectors, grown.num_deleted, len(grown.segments)) == (NUM_DOCS, 1, 2)
+    others = [sentence(i) for i in range(0, 60, 4)]
+    found = [texts[0] for texts in found_texts(workspace, [new, sentence(7), *others], k=1)]
+    assert found[0] == new
+    assert found[1] != sentence(7)
+    assert sum(one == other for one, other in zip(found[2:], others, strict=True)) >= len(others) - 1
 
 
 def test_training_reserves_its_cpus_uses_as_many_threads_and_asks_no_new_question(

@@ -3,6 +3,8 @@
 import json
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from search_builders import call
 
@@ -89,6 +91,31 @@ def test_the_rerank_command_orders_candidates_as_the_encoder_or_a_cross_encoder_
         assert answers[2]["hits"] == []
 
 
+def test_candidates_may_be_parquet_rankings_too_and_the_workspace_a_url(
+    monkeypatch, search_workspace, tmp_path
+):
+    texts = ["blue paint", "read file", "server port"]
+    candidates = [{"id": f"c{i}", "text": text} for i, text in enumerate(texts)]
+    rows = [{"query_id": name, "query": "file path", "candidates": candidates} for name in ("a", "b")]
+    pq.write_table(pa.Table.from_pylist(rows), tmp_path / "given.parquet")
+    output, options = tmp_path / "ranked.parquet", ("-w", f"file://{search_workspace}")
+    assert call(monkeypatch, "rerank", tmp_path / "given.parquet", "--output", output, *options) == 0
+    ranked = pq.read_table(output).to_pylist()
+    reranker = EncoderReranker.load(search_workspace / "encoder")
+    best = np.argsort(-reranker.score("file path", texts), kind="stable")
+    wanted = [(name, rank, f"c{place}") for name in ("a", "b") for rank, place in enumerate(best, 1)]
+    assert [(row["query_id"], row["rank"], row["doc_id"]) for row in ranked] == wanted
+
+
+def test_a_workspace_without_an_encoder_is_told_in_one_line(monkeypatch, capfd, tmp_path):
+    (tmp_path / "given.jsonl").write_text('{"query": "x", "candidates": ["a"]}')
+    given, output = tmp_path / "given.jsonl", tmp_path / "out.trec"
+    assert call(monkeypatch, "rerank", given, "--output", output, "-w", tmp_path) == 2
+    error = capfd.readouterr().err
+    assert "there is no encoder at" in error
+    assert error.count("\n") == 1
+
+
 @pytest.mark.parametrize(
     ("name", "text", "part"),
     [
@@ -98,6 +125,16 @@ def test_the_rerank_command_orders_candidates_as_the_encoder_or_a_cross_encoder_
         ("a.jsonl", '{"query": "x"}', "row 1: expected a query and a list"),
         ("a.jsonl", '{"query": "x", "candidates": [{"id": 1}]}', "candidate 0 has no text"),
         ("a.jsonl", "[]", "line 1: expected an object"),
+        (
+            "a.jsonl",
+            '{"query_id": 1, "query": "x", "candidates": ["a"]}\n' * 2,
+            "row 2: query id 1 occurs twice",
+        ),
+        (
+            "a.jsonl",
+            '{"query": "x", "candidates": [{"id": "a", "text": "x"}, {"id": "a", "text": "y"}]}',
+            "row 1: candidate id 'a' occurs twice",
+        ),
         ("a.jsonl", "", "holds no queries"),
         ("a.xml", "", "must end in"),
     ],

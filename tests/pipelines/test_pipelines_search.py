@@ -83,6 +83,8 @@ def test_a_batch_answers_every_query_in_order_whatever_the_block_size(searcher, 
     texts = [row["text"] for row in rows.values()][:23]
     wanted = [hits[0].doc_id for hits in searcher.search(texts, 1)]
     assert [hits[0].doc_id for hits in searcher.search_batch(iter(texts), 1, batch_size=5)] == wanted
+    with pytest.raises(InputError, match="got one text"):
+        next(searcher.search_batch("read file", 1))
 
 
 def test_threads_get_the_answers_of_a_single_one(searcher, rows):
@@ -113,6 +115,8 @@ def test_threads_get_the_answers_of_a_single_one(searcher, rows):
         ({"queries": ["x"], "filter": "size"}, "nothing follows"),
         ({"queries": ["x"], "filter": "size ~ 3"}, "unknown operator"),
         ({"queries": ["x"], "filter": " "}, "filter is empty"),
+        ({"queries": "read file"}, r"expected a list of queries, got one text; give \['read file'\]"),
+        ({"queries": [[0.1, 0.2]]}, r"vectors as a numpy array float\[n, d\], got a list of list"),
         ({"queries": np.ones((1, 3), np.float32)}, "expected 32 dimensions"),
         ({"queries": np.ones((1, 32), np.float32), "mode": "bm25"}, "needs the query's text"),
     ],

@@ -10,7 +10,7 @@ import pytest
 from search_builders import call
 
 from indexing.fusion import FusionConfig
-from pipelines.ranking_files import Query, write_rankings
+from pipelines.ranking_files import Query, read_queries, write_rankings
 from pipelines.search import Hit
 
 
@@ -60,6 +60,41 @@ def test_a_parquet_run_without_other_columns_has_no_such_column(tmp_path):
     for name, columns in (("a", None), ("b", pa.schema([]))):
         assert write_rankings(str(tmp_path / f"{name}.parquet"), hits, columns=columns) == 1
         assert "columns" not in pq.read_schema(tmp_path / f"{name}.parquet").names
+
+
+def test_a_trec_run_names_a_document_of_several_rows_once(tmp_path):
+    found = [("a", 0.9), ("b", 0.8), ("a", 0.7), ("c", 0.6)]
+    hits = [Hit(rank, doc_id, score, None, "x") for rank, (doc_id, score) in enumerate(found, 1)]
+    write_rankings(str(tmp_path / "run.trec"), [(Query("q", "text"), hits)])
+    lines = (tmp_path / "run.trec").read_text().splitlines()
+    assert lines == ["q Q0 a 1 0.9 tsdae", "q Q0 b 2 0.8 tsdae", "q Q0 c 3 0.6 tsdae"]
+
+
+def test_only_a_line_feed_ends_a_query(tmp_path):
+    text = "read\u2028a file\x85now"
+    rows = [{"query_id": "a", "query": text}, {"query": "b"}]
+    lines = [json.dumps(row, ensure_ascii=False) + "\r\n" for row in rows]
+    (tmp_path / "q.jsonl").write_text("".join(lines), encoding="utf-8", newline="")
+    assert read_queries(str(tmp_path / "q.jsonl")) == [Query("a", text), Query("2", "b")]
+    (tmp_path / "q.txt").write_text(f"{text}\n\nb", encoding="utf-8", newline="")
+    assert read_queries(str(tmp_path / "q.txt")) == [Query("1", text), Query("3", "b")]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (("a query", "--queries", "q.txt", "--output", "o.trec"), "a QUERY or a file of --queries, not both"),
+        (("--queries", "q.txt", "--output", "o.jsonl", "--json"), "--json is for the terminal"),
+        (("--queries", "q.txt"), "--queries and --output belong together"),
+        (("--queries", "q.txt", "--output", "o.csv"), "must end in .jsonl, .parquet, .trec"),
+        (("--queries", "q.txt", "--output", "o.trec"), "there is no file 'q.txt'"),
+    ],
+)
+def test_options_that_do_not_go_together_are_told_before_anything_is_opened(
+    monkeypatch, capfd, tmp_path, options, message
+):
+    assert call(monkeypatch, "search", *options, "-w", tmp_path / "nowhere") == 2
+    assert message in capfd.readouterr().err
 
 
 @pytest.mark.parametrize(

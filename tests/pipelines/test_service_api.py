@@ -168,8 +168,10 @@ def test_a_search_that_asks_for_it_is_ranked_again_by_the_cross_encoder(engine, 
     monkeypatch.setattr(engine, "_cross_encoder", ByLength())
     with TestClient(make_service(engine)) as client:
         answer = client.post("/search", json={"query": QUERY, "k": 3, "rerank": True}).json()
+        link = client.get("/search", params={"q": QUERY, "k": 3, "rerank": True}).json()
         body = {"query": "x", "candidates": ["a", "abc", "ab"], "model": "cross_encoder"}
         ranked = client.post("/rerank", json=body).json()["results"]
+    assert link["results"] == answer["results"]
     depth = ServeConfig().rerank_depth
     longest = max(len(hit.text) for hit in searcher.search([QUERY], depth)[0])
     assert answer["results"][0]["hits"][0]["score"] == longest

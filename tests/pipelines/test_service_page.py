@@ -54,6 +54,8 @@ def test_a_person_searches_compares_filters_and_asks_for_more(address, tmp_path)
         assert browser.value("document.activeElement.dataset.id") == second
         outline = "getComputedStyle(document.activeElement).outlineStyle"
         assert browser.value(outline) == "solid"
+        label = browser.value("document.activeElement.getAttribute('aria-label')")
+        assert label.startswith("2. "), "a reader of screens hears which result it is"
         browser.press("m")
         browser.wait("document.querySelector('.ranking h2')?.textContent.startsWith('Like')")
         assert second not in browser.value(

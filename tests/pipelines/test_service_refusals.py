@@ -5,11 +5,13 @@ import re
 import threading
 
 import pytest
+from ray.exceptions import ActorDiedError
 from service_builders import LocalBackend, make_service
 from starlette.testclient import TestClient
 
 from pipelines.service.api import create_app
 from pipelines.service.config import ServeConfig
+from pipelines.service.deploy import _Replicas
 from pipelines.service.engine import Answer, Ask, Refusal
 
 QUERY = "read a line of the file"
@@ -45,6 +47,7 @@ QUERY = "read a line of the file"
         ("/search", {"like": "doc/x"}, 404, "no document 'doc/x'"),
         ("/search", "{", 422, "not JSON"),
         ("/search", "[1]", 422, ""),
+        pytest.param("/search", '{"queries": ' + 700 * "[" + 700 * "]" + "}", 422, "queries.0: ", id="deep"),
         ("/search", r'{"query": "a \ud800"}', 422, "query holds half of a surrogate pair"),
         ("/search", r'{"queries": ["a", "\udc00"]}', 422, "queries[1] holds half"),
         ("/search", r'{"like": "\ud800"}', 422, "like holds half"),
@@ -178,3 +181,32 @@ def test_an_answer_that_takes_too_long_is_504_and_an_unready_engine_503(engine):
         assert re.fullmatch(
             r"internal error; the server's log has it as [0-9a-f]{12}", answer.json()["error"]
         )
+
+
+class LostReplicas:
+    """A handle of Ray Serve whose replicas have died."""
+
+    def __getattr__(self, _name):
+        return self
+
+    def remote(self, *_):
+        async def lost():
+            raise ActorDiedError
+
+        return lost()
+
+
+def test_without_an_engine_that_answers_every_route_is_503_and_says_when_to_come_back():
+    with TestClient(create_app(_Replicas(LostReplicas()), ServeConfig())) as client:
+        answers = [
+            client.post("/search", json={"query": QUERY}),
+            client.post("/embed", json={"texts": [QUERY]}),
+            client.post("/rerank", json={"query": QUERY, "candidates": ["a"]}),
+            client.get("/documents/doc/1"),
+            client.get("/live"),
+        ]
+        for answer in answers:
+            assert (answer.status_code, answer.headers["retry-after"]) == (503, "1")
+            assert answer.json() == {"error": "no engine can answer just now; try again"}
+        assert client.get("/readyz").status_code == 503
+        assert client.get("/healthz").status_code == 200

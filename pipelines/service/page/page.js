@@ -42,11 +42,12 @@ async function describe() {
   try {
     const about = await call("live");
     const encoder = about.model ? `${about.model} (version ${about.model_version})` : about.encoder.slice(0, 12);
-    live.textContent =
+    const text =
       `${about.documents.toLocaleString()} documents · encoder ${encoder} · index ${about.factory}, ` +
       `${about.metric.replace("_", " ")} · version ${about.version}` +
       (about.misses_target ? ` · recall ${about.recall_at_10.toFixed(2)}, missed its target` : "") +
       (about.recall_is_stale ? " · recall measured before the index was changed" : "");
+    if (live.textContent !== text) live.textContent = text; // a reader of screens tells every change
     live.title = about.workspace;
     live.classList.remove("bad");
     document.getElementById("filter-help").textContent =
@@ -93,7 +94,9 @@ function hitElement(hit, words, best) {
     whole.setAttribute("aria-expanded", String(open));
     whole.textContent = open ? "Show less" : "Show all";
   });
-  item.querySelector("article").dataset.id = hit.doc_id;
+  const article = item.querySelector("article");
+  article.dataset.id = hit.doc_id;
+  article.setAttribute("aria-label", `${hit.rank}. ${title}`);
   return item;
 }
 

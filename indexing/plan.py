@@ -137,6 +137,9 @@ def plan_index(num_vectors: int, dim: int, config: IndexConfig) -> IndexPlan:
     else:
         bare, reasons = config.factory.strip(), ["factory given in the configuration"]
         refuse_bending(bare)
+        held = _needed(bare, num_vectors, dim, resident_bytes_per_vector)
+        if config.memory_budget_bytes is not None and held > config.memory_budget_bytes:
+            reasons.append(f"needs {format_bytes(held)}: index.memory_budget binds `auto` alone")
     nlist = num_lists_in(bare)
     has_id_map = needs_id_map(bare)
     if has_id_map:

@@ -149,6 +149,7 @@ def _change(
 
 
 def _print_plan(config: RunConfig, rows: str | None, dim: int | None, *, has_config: bool) -> None:
+    from indexing.faiss_library import create_index
     from indexing.index_config import format_bytes
     from indexing.plan import plan_index
     from pipelines.errors import InputError
@@ -162,6 +163,7 @@ def _print_plan(config: RunConfig, rows: str | None, dim: int | None, *, has_con
     if num_vectors is None or width is None:
         raise InputError("there are no vectors to count yet: give --rows and --dim")
     plan = plan_index(num_vectors, width, config.index)
+    create_index(width, plan.factory)  # told now and not after an hour of embedding, if FAISS cannot
     console = Console(highlight=False, soft_wrap=True)
     lines = {
         "vectors": f"{num_vectors:,} of {width} numbers, {config.index.metric}",

@@ -147,6 +147,8 @@ def test_a_given_factory_is_kept_and_completed_with_an_id_map():
         "IVF256,PQ32x4fs,RFlat": "IDMap,IVF256,PQ32x4fs,RFlat",
         "IDMap2,Flat": "IDMap2,Flat",
     }
+    tight = plan_index(50_000, 64, IndexConfig(factory="IVF256,SQ8", memory_budget="1MB"))
+    assert any("needs 3.5 MiB: index.memory_budget binds `auto` alone" in one for one in tight.reasons)
 
 
 def test_a_graph_is_not_mergeable_but_a_graph_over_centroids_is():

@@ -38,6 +38,10 @@ def test_the_plan_of_a_hypothetical_corpus_is_printed_with_reasons_and_nothing_i
         (["--plan", "--rows", "1.5", "--dim", "3"], "--rows must be a whole number"),
         ([], "give a CONFIG"),
         (["--plan", "--rows", "1e9", "--dim", "384", "index.memory_budget=1GiB"], "no index type fits"),
+        (
+            ["--plan", "--rows", "1e6", "--dim", "384", "index.factory=IVF4096,PQ100x4fs"],
+            "FAISS cannot build index.factory 'IVF4096,PQ100x4fs' for 384 dimensions",
+        ),
     ],
 )
 def test_what_a_plan_lacks_is_said(arguments, message):

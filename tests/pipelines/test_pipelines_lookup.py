@@ -13,6 +13,7 @@ import pipelines.lookup
 import pipelines.lookup_tasks
 from indexing.bm25 import BM25Config, BM25Searcher
 from pipelines.collection import finished_manifest
+from pipelines.config import RunConfig
 from pipelines.errors import InputError
 from pipelines.grow import add_documents, delete_documents
 from pipelines.index_stage import build_index
@@ -20,6 +21,7 @@ from pipelines.lexical import lexical_place, lexical_searcher
 from pipelines.lookup import build_lookup
 from pipelines.readable import find_readable
 from pipelines.search import Searcher
+from pipelines.service.live import LiveSearcher
 from pipelines.storage import Location
 
 NEW = "zebra stripes beside the wide river 9001"
@@ -67,6 +69,7 @@ def test_a_reader_is_answered_from_the_former_version_at_every_moment_of_a_rebui
     finished, workspace, tmp_path, monkeypatch
 ):
     opened, seen = Searcher.open(str(workspace)), []
+    live = LiveSearcher(RunConfig(workspace=str(workspace)))
 
     def look(*_):
         for mode in ("dense", "bm25"):
@@ -82,12 +85,16 @@ def test_a_reader_is_answered_from_the_former_version_at_every_moment_of_a_rebui
 
     config, place = grow(finished, workspace, tmp_path)
     look()
+    assert not live.check(), "the service stays with the pair that belongs together"
     with monkeypatch.context() as patch:
         patch.setattr("pipelines.lookup.run_shards", watched)
         build_lookup(config, place, reporter=quiet_reporter()[0])
     assert len(seen) == 10
     assert NEW not in seen
     assert {best(workspace, NEW), best(workspace, NEW, "bm25")} == {NEW}
+    assert live.check()
+    assert live.current.searcher.search([NEW], 1)[0][0].text == NEW
+    assert live.last_error is None
     assert opened.search([sentence(3)], 1)[0][0].text == sentence(3), "an opened version stays whole"
     assert versions(workspace) == ["0001", "0002"]
     delete_documents(config, place, ["n1"], reporter=quiet_reporter()[0])

@@ -130,7 +130,7 @@ def write_rankings(
     The file appears when it is complete. Rankings are taken one after the other, never held all at once.
 
     Raises:
-        InputError: an ending that names no format, or an id with white space in a TREC run.
+        InputError: an ending that names no format, an id with white space in a TREC run, or a bad place.
     """
     check_output(path)
     count = 0
@@ -141,13 +141,16 @@ def write_rankings(
             count += 1
             yield ranking
 
-    with Location.parse(path).write_atomically() as target, target.open_output() as stream:
-        if path.endswith(".parquet"):
-            _write_parquet(stream, counted(), columns)
-        else:
-            to_text = _json_line if path.endswith(".jsonl") else _trec_lines
-            for query, hits in counted():
-                stream.write(to_text(query, hits).encode())
+    try:
+        with Location.parse(path).write_atomically() as target, target.open_output() as stream:
+            if path.endswith(".parquet"):
+                _write_parquet(stream, counted(), columns)
+            else:
+                to_text = _json_line if path.endswith(".jsonl") else _trec_lines
+                for query, hits in counted():
+                    stream.write(to_text(query, hits).encode())
+    except OSError as error:
+        raise InputError(f"cannot write '{path}': {error}") from error
     return count
 
 

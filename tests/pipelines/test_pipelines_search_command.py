@@ -10,6 +10,7 @@ import pytest
 from search_builders import call
 
 from indexing.fusion import FusionConfig
+from pipelines.errors import InputError
 from pipelines.ranking_files import Query, read_queries, write_rankings
 from pipelines.search import Hit
 
@@ -78,6 +79,12 @@ def test_only_a_line_feed_ends_a_query(tmp_path):
     assert read_queries(str(tmp_path / "q.jsonl")) == [Query("a", text), Query("2", "b")]
     (tmp_path / "q.txt").write_text(f"{text}\n\nb", encoding="utf-8", newline="")
     assert read_queries(str(tmp_path / "q.txt")) == [Query("1", text), Query("3", "b")]
+
+
+def test_a_place_that_cannot_be_written_to_is_told(tmp_path):
+    (tmp_path / "file").touch()
+    with pytest.raises(InputError, match=r"cannot write '.*file/run\.jsonl'"):
+        write_rankings(str(tmp_path / "file" / "run.jsonl"), [(Query("q", "a"), [])])
 
 
 @pytest.mark.parametrize(

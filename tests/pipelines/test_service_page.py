@@ -58,6 +58,7 @@ def test_a_person_searches_compares_filters_and_asks_for_more(address, tmp_path)
         assert label.startswith("2. "), "a reader of screens hears which result it is"
         browser.press("m")
         browser.wait("document.querySelector('.ranking h2')?.textContent.startsWith('Like')")
+        assert browser.value("document.activeElement.id") == "results", "the focus is not lost"
         assert second not in browser.value(
             "[...document.querySelectorAll('article')].map((e) => e.dataset.id)"
         )

@@ -142,10 +142,12 @@ async function search({ like = null, name = "" } = {}) {
     );
     if (number !== asked) return;
     const words = queryWords(like ? "" : text);
+    const wasInside = results.contains(document.activeElement);
     results.classList.toggle("compare", answers.length > 1);
     results.replaceChildren(
       ...answers.map((answer, i) => ranking(like ? `Like “${name}”` : NAMES[modes[i]], answer.results[0].hits, words))
     );
+    if (wasInside) results.focus(); // what had the focus is gone: go on from here, not from the top
     offerWholeTexts();
     const count = answers.map((answer) => answer.results[0].hits.length);
     say(`${count.join(" / ")} results in ${Math.round(performance.now() - started)} ms`);

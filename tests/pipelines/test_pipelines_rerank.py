@@ -145,7 +145,7 @@ def test_a_bad_candidate_file_is_one_line_and_code_2(
     (tmp_path / name).write_text(text)
     output = tmp_path / "out.jsonl"
     assert call(monkeypatch, "rerank", tmp_path / name, "--output", output, "-w", search_workspace) == 2
-    error = capfd.readouterr().err
-    assert part in error
-    assert error.count("\n") == 1
+    error = capfd.readouterr().err.splitlines()
+    assert part in error[-1]
+    assert [line for line in error if line.startswith("error: ")] == error[-1:]
     assert not output.exists()

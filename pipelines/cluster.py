@@ -42,6 +42,15 @@ def _largest_demand(config: RunConfig) -> _Demand:
                 "train.num_workers or train.cpus_per_worker",
             )
         )
+        generate = train.labels.generate if train.labels is not None else None
+        if generate is not None:
+            demands.append(
+                _Demand(
+                    generate.num_actors * generate.cpus_per_actor,
+                    f"{generate.num_actors} actors x {generate.cpus_per_actor:g} for pseudo-labels",
+                    "num_actors or cpus_per_actor of labels.generate",
+                )
+            )
     embed = config.embed
     demands.append(
         _Demand(

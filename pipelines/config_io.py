@@ -20,7 +20,8 @@ import yaml
 from pipelines.config import RunConfig
 from pipelines.config_values import adapter_of, config_to_dict
 from pipelines.errors import InputError, nearest
-from pipelines.objective_defaults import with_objective_defaults
+from pipelines.objective_defaults import with_objective_defaults, with_training_defaults
+from pipelines.train_config import TrainConfig
 
 _T = TypeVar("_T")
 
@@ -38,7 +39,7 @@ def load_config(path: str | Path | None, overrides: Sequence[str] = ()) -> RunCo
 
 
 def config_of(tree: Mapping[str, Any], config_class: type[_T]) -> _T:
-    """A checked configuration of plain nested values; that of a run with its objectives' settings.
+    """A checked configuration of plain nested values; of a run or a training with its objective's settings.
 
     Raises:
         InputError: a key is unknown, a value has the wrong type or range.
@@ -46,6 +47,8 @@ def config_of(tree: Mapping[str, Any], config_class: type[_T]) -> _T:
     _check_keys(tree, config_class, prefix="")
     if config_class is RunConfig:
         tree = with_objective_defaults(tree)
+    if config_class is TrainConfig:
+        tree = with_training_defaults(tree)
     try:
         config: _T = adapter_of(config_class).validate_python(tree)
     except pydantic.ValidationError as error:

@@ -79,7 +79,8 @@ def _inputs(config: RunConfig) -> str:
     collections = [config.corpus] + ([config.documents] if config.documents else [])
     found = [(collection.input, find_files(collection.input)) for collection in collections]
     trainings = [phase.train for phase in config.phases] or [config.train]
-    found += [(train.labels.input, label_files(train)) for train in trainings if train.labels is not None]
+    labelled = [train for train in trainings if train.labels is not None and train.labels.generate is None]
+    found += [(train.labels.input, label_files(train)) for train in labelled if train.labels is not None]
     return ", ".join(f"{place}: {len(files)} files" for place, files in found)
 
 

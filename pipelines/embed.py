@@ -16,7 +16,7 @@ from pipelines.shards import ShardFunction, run_shards
 from pipelines.storage import Location
 
 # Settings that change how fast vectors are made, not what they are.
-_SPEED_ONLY = ("num_actors", "cpus_per_actor", "gpus_per_actor", "threads_per_actor")
+SPEED_ONLY = ("num_actors", "cpus_per_actor", "gpus_per_actor", "threads_per_actor")
 
 
 def documents_folder(config: RunConfig, workspace: Location) -> Location:
@@ -31,14 +31,17 @@ def embed(
     reporter: Reporter,
     encoder_folder: str = "encoder",
     vectors_folder: str = "vectors",
+    home: Location | None = None,
 ) -> Manifest:
     """Runs the stage for one encoder of the workspace (`encoder`, or `start` for the comparison).
+
+    home: the workspace with the documents, where it is another one.
 
     Raises:
         InputError: the encoder or the documents are not finished, or embed.dim is more than there is.
     """
     encoder = finished_manifest(workspace / encoder_folder, command="train")
-    documents_place = documents_folder(config, workspace)
+    documents_place = documents_folder(config, home or workspace)
     documents = finished_manifest(documents_place, command="prepare")
     dim = config.embed.dim or encoder.counts["dim"]
     if dim > encoder.counts["dim"]:
@@ -76,7 +79,7 @@ def vectors_stage(
     config: RunConfig, folder: Location, *, encoder: Manifest, documents: Manifest
 ) -> StageFolder:
     """The stage that embeds these documents with this encoder, as a question that may have been answered."""
-    settings = {key: value for key, value in config_to_dict(config.embed).items() if key not in _SPEED_ONLY}
+    settings = {key: value for key, value in config_to_dict(config.embed).items() if key not in SPEED_ONLY}
     inputs = {"encoder": encoder.digest, "documents": documents.digest}
     return StageFolder(folder, stage="vectors", config=settings, inputs=inputs)
 

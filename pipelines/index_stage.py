@@ -25,11 +25,17 @@ _SPEED_ONLY = ("train_cpus",)
 
 
 def build_index(
-    config: RunConfig, workspace: Location, *, reporter: Reporter, anew: bool = False
+    config: RunConfig,
+    workspace: Location,
+    *,
+    reporter: Reporter,
+    anew: bool = False,
+    home: Location | None = None,
 ) -> Manifest:
     """Runs the stage unless it is finished; writes a version below `index/` and switches to it.
 
     anew: build although it is finished, which leaves deleted rows out and merges what was added (compaction).
+    home: the workspace with the documents, where it is another one.
 
     Raises:
         InputError: vectors or encoder are not finished.
@@ -37,7 +43,7 @@ def build_index(
     """
     vectors = finished_manifest(workspace / "vectors", command="embed")
     encoder = finished_manifest(workspace / "encoder", command="train")
-    place = documents_folder(config, workspace)
+    place = documents_folder(config, home or workspace)
     documents = finished_manifest(place, command="prepare")
     stage = index_stage(config, workspace, encoder=encoder, documents=documents, vectors=vectors)
     if (manifest := stage.finished()) is not None and not anew:

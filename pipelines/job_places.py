@@ -79,11 +79,17 @@ def _places(config: RunConfig) -> Iterator[tuple[str, str]]:
 
 def _of_training(key: str, train: TrainConfig) -> Iterator[tuple[str, str]]:
     if train.labels is not None:
-        yield f"{key}.labels.input", train.labels.input
+        if train.labels.generate is None:
+            yield f"{key}.labels.input", train.labels.input
+        else:
+            models = (train.labels.generate.generator, train.labels.generate.cross_encoder)
+            for name, model in zip(("generator", "cross_encoder"), models, strict=True):
+                if _is_local(model):
+                    yield f"{key}.labels.generate.{name}", model
     if train.early_stopping.task is not None:
         yield f"{key}.early_stopping.task.folder", train.early_stopping.task.folder
 
 
 def _is_local(name: str) -> bool:
-    """Whether an encoder's name is a path; a hub's names are `model` or `owner/model`."""
+    """Whether a model's name is a path; a hub's names are `model` or `owner/model`."""
     return Path(name).exists() or name.startswith((".", "~")) or name.count("/") > 1 or name.endswith("/")

@@ -18,6 +18,8 @@ if TYPE_CHECKING:  # tasks that read rows need no torch
 
 NO_LABEL, UNKNOWN_LABEL, OUT_OF_RANGE = "no_label", "unknown_label", "label_out_of_range"
 LABEL_REASONS = (NO_LABEL, UNKNOWN_LABEL, OUT_OF_RANGE)
+# A cross-encoder's values are of the order of 10; beyond this a margin is a mistake.
+_LARGEST_MARGIN = 1e6
 _TRUTH = {"true": 1.0, "false": 0.0}
 
 
@@ -26,7 +28,7 @@ class LabelRule:
     """What the rows of an objective must be.
 
     Attributes:
-        objective: nli, sts, pairs or ranking.
+        objective: a supervised one.
         num_labels: classes of nli.
         names: of its first classes, in lower case.
         low, high: bounds of a score.
@@ -44,13 +46,14 @@ class LabelRule:
     def of(config: TrainConfig) -> LabelRule:
         """The rule of a training with labels."""
         assert config.labels is not None
-        bound = config.sts.max_score
+        bounds = {"sts": config.sts.max_score, "margin_mse": _LARGEST_MARGIN}
+        high = bounds.get(config.objective, 1.0)
         return LabelRule(
             objective=config.objective,
             num_labels=config.nli.num_labels,
             names=tuple(name.lower() for name in config.labels.label_names or NLI_NAMES),
-            low=-bound if config.objective == "sts" else 0.0,
-            high=bound if config.objective == "sts" else 1.0,
+            low=-high if config.objective in bounds else 0.0,
+            high=high,
             max_chars=config.labels.max_chars,
         )
 
@@ -90,6 +93,8 @@ class LabelRule:
             )
         if self.objective == "sts":
             return f"scores must lie in [{self.low:g}, {self.high:g}]; set train.sts.max_score"
+        if self.objective == "margin_mse":
+            return f"margins must be numbers in [{self.low:g}, {self.high:g}]"
         return "labels must lie in [0, 1]: 1 for a pair of equal meaning, 0 for one of different meaning"
 
 

@@ -40,13 +40,20 @@ def prepare_labels(config: TrainConfig, workspace: Location, *, reporter: Report
     """
     labels = config.labels
     assert labels is not None
+    if not labels.input and labels.generate is not None:
+        raise InputError(
+            "labels.generate makes rows in a run only: make them with `tsdae pseudo-label` and set "
+            "train.labels.input to the folder pseudo_labels of its workspace"
+        )
     if not labels.input:
         raise InputError(
             f"objective {config.objective} needs labelled rows: set train.labels.input to a file, folder, "
             "glob or URL"
         )
     files = label_files(config)
-    settings = {key: value for key, value in config_to_dict(labels).items() if key != "input"}
+    settings = {
+        key: value for key, value in config_to_dict(labels).items() if key not in ("input", "generate")
+    }
     rule = LabelRule.of(config)
     settings["rule"] = config_to_dict(rule)
     inputs = {file.relative_name: f"{file.size_bytes} bytes, modified {file.modified_ns}" for file in files}

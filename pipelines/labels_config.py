@@ -6,6 +6,10 @@ from dataclasses import dataclass
 from typing import Literal
 
 from pipelines.collection_config import require
+from pipelines.pseudo_labels_config import PseudoLabelsConfig
+
+# Of the rows that `generate` makes.
+PSEUDO_COLUMNS, PSEUDO_MARGIN = ("query", "positive", "negative"), "margin"
 
 # By objective: the usual columns of texts, and of the label.
 _COLUMNS: dict[str, tuple[tuple[str, ...], str | None]] = {
@@ -13,6 +17,7 @@ _COLUMNS: dict[str, tuple[tuple[str, ...], str | None]] = {
     "sts": (("sentence1", "sentence2"), "score"),
     "pairs": (("sentence1", "sentence2"), "label"),
     "ranking": (("anchor", "positive"), None),
+    "margin_mse": (PSEUDO_COLUMNS, PSEUDO_MARGIN),
 }
 # By objective: the parallel files of a USEB folder.
 _USEB_FILES: dict[str, tuple[tuple[str, ...], str | None]] = {
@@ -36,6 +41,7 @@ class LabelsConfig:
     label_names: of the classes 0, 1, ... of nli, in any case; () takes contradiction, entailment, neutral.
     Numbers are understood as well.
     max_chars: rows with a longer text are set aside.
+    generate: makes the rows from the documents instead of reading them, for margin_mse.
     on_bad_file: a file that cannot be read fails the stage, or is set aside as a whole, named and counted.
     """
 
@@ -46,6 +52,7 @@ class LabelsConfig:
     label_names: tuple[str, ...] = ()
     max_chars: int = 100_000
     on_bad_file: Literal["fail", "skip"] = "fail"
+    generate: PseudoLabelsConfig | None = None
 
     def __post_init__(self) -> None:
         require(self.max_chars >= 1, "max_chars must be at least 1")
@@ -57,19 +64,30 @@ class LabelsConfig:
             self.layout == "table" or not named,
             "layout useb has files instead of columns; leave text_columns and label_column out",
         )
+        require(
+            self.generate is None or not (self.input or named or self.layout == "useb"),
+            "labels.generate makes the rows; leave input, layout, text_columns and label_column out",
+        )
 
     def check(self, objective: str) -> None:
         """Refuses what does not fit the objective: ValueError."""
         if self.layout == "useb":
             fitting = ", ".join(_USEB_FILES)
             require(objective in _USEB_FILES, f"labels.layout useb is for {fitting}, not for {objective}")
+        require(
+            self.generate is None or objective == "margin_mse",
+            f"labels.generate makes rows for objective margin_mse, not for {objective}",
+        )
         texts, label = self.columns_of(objective)
         if objective == "ranking":
             require(len(texts) >= 2, "labels.text_columns of ranking: anchor, positive, then hard negatives")
             require(label is None, "ranking reads no label; leave labels.label_column out")
         else:
+            usual, _ = _COLUMNS[objective]
+            number = {2: "two", 3: "three"}[len(usual)]
             require(
-                len(texts) == 2, f"labels.text_columns of {objective} must name two columns, got {len(texts)}"
+                len(texts) == len(usual),
+                f"labels.text_columns of {objective} must name {number} columns, got {len(texts)}",
             )
         require(objective == "nli" or not self.label_names, "labels.label_names is for nli")
 

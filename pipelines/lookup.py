@@ -29,13 +29,17 @@ from pipelines.storage import Location
 from pipelines.versions import VersionedStage, current_version
 
 
-def build_lookup(config: RunConfig, workspace: Location, *, reporter: Reporter) -> Manifest:
+def build_lookup(
+    config: RunConfig, workspace: Location, *, reporter: Reporter, home: Location | None = None
+) -> Manifest:
     """Runs the stage unless it is finished; writes a version below `lookup/` and switches to it.
+
+    home: the workspace with the documents, where it is another one.
 
     Raises:
         InputError: documents, vectors or index are not finished.
     """
-    documents = documents_folder(config, workspace)
+    documents = documents_folder(config, home or workspace)
     manifest = finished_manifest(documents, command="prepare")
     vectors = finished_manifest(workspace / "vectors", command="embed")
     finished_manifest(workspace / INDEX_FOLDER, command="index")

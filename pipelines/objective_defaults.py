@@ -18,7 +18,22 @@ from pipelines.labels_config import SUPERVISED
 # 2e-5, falling, and one pass over NLI (of 16 pairs) or four over STS: Reimers and Gurevych 2019 and their
 # examples. Their warm-up of a tenth of the steps is a number that only a recipe can name.
 _SUPERVISED_RATE = {"lr": 2e-5, "schedule": "linear"}
-_IN_DOMAIN = {"batch_size": 64, "num_epochs": 10, "num_steps": 20_000, "optim": _SUPERVISED_RATE}
+# The paper stops in-domain training early on validation data; how often and how patiently it does not say.
+_IN_DOMAIN = {
+    "batch_size": 64,
+    "num_epochs": 10,
+    "num_steps": 20_000,
+    "optim": _SUPERVISED_RATE,
+    "validate_every": 500,
+    "keep": "best",
+    "early_stopping": {"patience": 5},
+}
+# GPL (arXiv 2112.07577) and its authors' program.
+_PSEUDO_LABELLED = {
+    "batch_size": 32,
+    "num_steps": 140_000,
+    "optim": {**_SUPERVISED_RATE, "warmup_steps": 1_000, "weight_decay": 0.01},
+}
 
 _TRAIN: dict[str, dict[str, Any]] = {
     "mlm": {"optim": {"lr": 5e-5}},
@@ -37,14 +52,22 @@ _TRAIN: dict[str, dict[str, Any]] = {
     "sts": {"batch_size": 16, "num_epochs": 4, "optim": _SUPERVISED_RATE},
     "ranking": _IN_DOMAIN,
     "pairs": _IN_DOMAIN,
+    "margin_mse": _PSEUDO_LABELLED,
 }
 _POOLING = dict.fromkeys(("mlm", "ct", *SUPERVISED), "mean")
 
 # How long a training is. A recipe that gives one of these means that, and not the other's default beside it.
 _LENGTH = ("num_steps", "num_epochs")
+# When it ends before that: goes with our length only, and needs something to validate on.
+_STOPPING = ("validate_every", "keep", "early_stopping")
 # With one of these given, the steps of a piecewise rate, which are rates themselves, are not to be mixed in.
 _RATE = ("lr", "schedule", "boundaries", "rates")
 _STEPS_OF_A_RATE = ("schedule", "boundaries", "rates")
+
+
+def with_training_defaults(train: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings of one training with its objective's; of `train`, or of a phase."""
+    return _filled(train) or dict(train)
 
 
 def with_objective_defaults(tree: Mapping[str, Any]) -> dict[str, Any]:
@@ -86,8 +109,15 @@ def _filled(train: Any) -> dict[str, Any] | None:
     settings = _TRAIN.get(_objective_of(train))
     if settings is None:
         return None
-    left_out = set(_LENGTH) if any(name in train for name in _LENGTH) else set()
+    left_out = {*_LENGTH, *_STOPPING} if any(name in train for name in _LENGTH) else set()
+    stopping = train.get("early_stopping", {})
+    has_task = isinstance(stopping, Mapping) and stopping.get("task") is not None
+    if train.get("validation_rows") == 0 and not has_task:
+        left_out |= set(_STOPPING)
     ours = {key: copy.deepcopy(value) for key, value in settings.items() if key not in left_out}
+    if "early_stopping" in ours and isinstance(stopping, Mapping):
+        metric = {"metric": "task" if has_task else "validation_loss"}
+        train = {**train, "early_stopping": {**metric, **ours["early_stopping"], **stopping}}
     optim = train.get("optim", {})
     if isinstance(optim, Mapping):
         ours["optim"] = {**_rate_beside(optim, ours["optim"]), **optim}

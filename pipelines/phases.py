@@ -9,12 +9,15 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from pipelines.collection import finished_manifest
 from pipelines.config import RunConfig
 from pipelines.errors import InputError, nearest
 from pipelines.labels import prepare_labels
 from pipelines.manifest import Manifest, read_manifest
 from pipelines.progress import Reporter
-from pipelines.storage import Location, url_below
+from pipelines.pseudo_labels import check_generation, generates, make_pseudo_labels
+from pipelines.start import resolve_start
+from pipelines.storage import Location, address_below
 from pipelines.train import train
 from pipelines.train_job import ENCODER_FOLDER
 
@@ -33,7 +36,9 @@ def train_phases(config: RunConfig, workspace: Location, corpus: Manifest, *, re
         return train(config, workspace, corpus, reporter=reporter)
     places = [_place(config, workspace, number) for number in range(len(config.phases))]
     for phase, place in zip(config.phases, places, strict=True):
-        if phase.train.labels is not None:  # bad rows of a late phase show before hours of the earlier ones
+        # What a late phase cannot use shows before hours of the earlier ones.
+        check_generation(phase.train, place)
+        if phase.train.labels is not None and not generates(phase.train):
             prepare_labels(phase.train, place, reporter=reporter)
     for number, (phase, place) in enumerate(zip(config.phases, places, strict=True)):
         reporter.note(f"phase {number + 1}/{len(config.phases)}: {phase.name}")
@@ -69,6 +74,27 @@ def one_phase(config: RunConfig, workspace: Location, name: str | None) -> tuple
     return _phase(config, workspace, number), _place(config, workspace, number)
 
 
+def label_phase(config: RunConfig, workspace: Location, name: str | None, *, reporter: Reporter) -> Manifest:
+    """Makes the pseudo-labels of one phase, or of the training of a recipe without phases; trains nothing.
+
+    name: None takes the one phase that generates its labels.
+
+    Raises:
+        InputError: no such phase, none that generates labels, several and none named, or it starts from an
+            encoder that is not there yet.
+    """
+    making = [phase.name for phase in config.phases if generates(phase.train)]
+    alone, place = one_phase(config, workspace, making[0] if name is None and len(making) == 1 else name)
+    if not generates(alone.train):
+        raise InputError(
+            "this training has no train.labels.generate, so there are no pseudo-labels to make"
+            + (f"; phases that have: {', '.join(making)}" if making else "")
+        )
+    corpus = finished_manifest(workspace / "corpus", command="prepare")
+    start = resolve_start(alone, place, corpus, workspace / "corpus", reporter=reporter)
+    return make_pseudo_labels(alone, place, start, home=workspace, reporter=reporter)
+
+
 def _place(config: RunConfig, workspace: Location, number: int) -> Location:
     """Where a phase works."""
     if number == len(config.phases) - 1:
@@ -81,8 +107,7 @@ def _phase(config: RunConfig, workspace: Location, number: int) -> RunConfig:
     alone = config.phase_alone(number)
     if number == 0:
         return alone
-    start = (_place(config, workspace, number - 1) / ENCODER_FOLDER).path
-    if not workspace.is_local:
-        start = url_below(config.workspace, start.removeprefix(f"{workspace.path}/"))
+    place = _place(config, workspace, number - 1) / ENCODER_FOLDER
+    start = address_below(place, workspace, config.workspace)
     model = replace(alone.model, start=start, add_tokens_file=None, mine_tokens=0)
     return replace(alone, model=model)

@@ -70,8 +70,10 @@ class CrossEncoderReranker:
         self._lock = threading.Lock()
 
     @classmethod
-    def load(cls, name_or_folder: str, *, device: str = "cpu") -> CrossEncoderReranker:
+    def load(cls, name_or_folder: str, *, device: str = "cpu", logits: bool = False) -> CrossEncoderReranker:
         """Loads a cross-encoder from a folder or, where there is a network, by its hub name; onto a device.
+
+        logits: its values as they are, without the function (often a sigmoid) that its folder names.
 
         Raises:
             InputError: sentence-transformers is not installed, there is no such model, or it has several
@@ -84,7 +86,7 @@ class CrossEncoderReranker:
                 "a cross-encoder needs sentence-transformers: pip install 'tsdae-ray[rerank]'"
             ) from error
         try:
-            model = CrossEncoder(name_or_folder, device=device)
+            model = CrossEncoder(name_or_folder, device=device, **_values(logits))
         except (OSError, ValueError) as error:
             reason = str(error).strip().splitlines()[0]
             raise InputError(f"cannot load the cross-encoder '{name_or_folder}': {reason}") from error
@@ -102,6 +104,15 @@ class CrossEncoderReranker:
         with self._lock:
             values = self._model.predict([(query, text) for text in texts], show_progress_bar=False)
         return np.asarray(values, dtype=np.float32).reshape(len(texts))
+
+
+def _values(logits: bool) -> dict[str, Any]:
+    """What a cross-encoder is told about the function behind its last layer."""
+    if not logits:
+        return {}
+    from torch.nn import Identity
+
+    return {"activation_fn": Identity()}
 
 
 def rerank_order(scores: NDArray[np.float32]) -> NDArray[np.int64]:

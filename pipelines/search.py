@@ -97,7 +97,9 @@ class Searcher:
         self._kept = kept  # files of a remote workspace, removed with this object
 
     @staticmethod
-    def open(workspace: str, *, encoder: tuple[Path, str] | None = None, device: str = "cpu") -> Searcher:
+    def open(
+        workspace: str | Location, *, encoder: tuple[Path, str] | None = None, device: str = "cpu"
+    ) -> Searcher:
         """Opens a finished run by the path or URL of its workspace.
 
         Index, postings, documents and vectors are memory-mapped, so opening does not depend on their size;
@@ -112,7 +114,7 @@ class Searcher:
             InputError: there is no finished index, or no lookup beside it.
             ValueError: the index was built with another encoder than the one that is recorded or lies there.
         """
-        place = Location.parse(workspace)
+        place = workspace if isinstance(workspace, Location) else Location.parse(workspace)
         if not place.exists():
             raise InputError(
                 f"there is no workspace '{workspace}'; name one with --workspace, or run `make quickstart`"

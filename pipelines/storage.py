@@ -41,6 +41,11 @@ def url_below(url: str, name: str) -> str:
     return f"{path.rstrip('/')}/{name}{mark}{options}"
 
 
+def address_below(place: Location, home: Location, url: str) -> str:
+    """What reads a place in another process: its path, or below the remote `home` that `url` names a URL."""
+    return place.path if place.is_local else url_below(url, place.path.removeprefix(f"{home.path}/"))
+
+
 def without_credentials(text: str) -> str:
     """The text with the credentials inside its URLs replaced by ***."""
     return _CREDENTIALS.sub("***", text)

@@ -6,6 +6,7 @@ name made of the stage's fingerprint, MLflow's run by the same fingerprint.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +19,9 @@ from pipelines.lanes import LanePlan
 from pipelines.manifest import Manifest, StageFolder
 from pipelines.progress import Reporter
 from pipelines.progress_board import new_board
+from pipelines.pseudo_labels import PSEUDO_LABELS_FOLDER, generates, make_pseudo_labels
 from pipelines.start import resolve_start
-from pipelines.storage import Location
+from pipelines.storage import Location, address_below
 from pipelines.task_source import TaskSource
 from pipelines.token_shards import tokenize
 from pipelines.tracking import Tracker
@@ -42,6 +44,11 @@ SPEED_ONLY = (
     "max_failures",
     "checkpoint_every",
 )
+
+
+# Sections of objectives that came after fingerprints were made: they count where they are in force only, so
+# that other trainings keep theirs.
+_ADDED_LATER = ("margin_mse",)
 
 
 def train(
@@ -68,8 +75,12 @@ def train(
     validation = _validation(config.train)
     rows, folder = corpus, home / "corpus"
     if config.train.labels is not None:
-        rows, folder = prepare_labels(config.train, workspace, reporter=reporter), workspace / LABELS_FOLDER
+        folder = workspace / LABELS_FOLDER
+    if config.train.labels is not None and not generates(config.train):
+        rows = prepare_labels(config.train, workspace, reporter=reporter)
     start = resolve_start(config, workspace, corpus, home / "corpus", reporter=reporter)
+    if generates(config.train):
+        rows = _generated(config, workspace, start, home, reporter)
     tokens = tokenize(config, workspace, rows, start, folder, reporter=reporter)
     inputs = {"start": start.digest, "tokens": tokens.digest} | _more_inputs(config.train, rows, validation)
     settings = _settings(config.train) | {"seed": config.seed}
@@ -105,6 +116,17 @@ def train(
     return manifest
 
 
+def _generated(
+    config: RunConfig, workspace: Location, start: Manifest, home: Location, reporter: Reporter
+) -> Manifest:
+    """The labelled rows of a training that makes them itself, read as any others are."""
+    make_pseudo_labels(config, workspace, start, home=home, reporter=reporter)
+    place = address_below(workspace / PSEUDO_LABELS_FOLDER, home, config.workspace)
+    assert config.train.labels is not None
+    labels = replace(config.train.labels, input=place, generate=None)
+    return prepare_labels(replace(config.train, labels=labels), workspace, reporter=reporter)
+
+
 def _more_inputs(config: TrainConfig, rows: Manifest, validation: TaskSource | None) -> dict[str, str]:
     """Labelled rows and the validation task, where there are some."""
     labels = {} if config.labels is None else {"labels": rows.digest}
@@ -124,6 +146,10 @@ def _settings(config: TrainConfig) -> dict[str, Any]:
     settings = {key: value for key, value in config_to_dict(config).items() if key not in SPEED_ONLY}
     if settings["labels"] is not None:
         settings["labels"].pop("input")
+        settings["labels"].pop("generate")
+    for name in _ADDED_LATER:
+        if name != config.objective:
+            settings.pop(name)
     if settings["early_stopping"]["task"] is not None:
         settings["early_stopping"]["task"].pop("folder")
     return settings

@@ -1,6 +1,7 @@
 """The configuration of training. Its defaults are the paper's settings of TSDAE.
 
-A recipe of another objective gets that objective's when it is loaded: see `objective_defaults`.
+A recipe of another objective gets that objective's when it is loaded, and so does what `config_io.config_of`
+makes of plain values: see `objective_defaults`.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from tsdae_core.optim_config import OptimConfig
 from tsdae_core.protected import ProtectedConfig
 from tsdae_core.retromae import RetromaeConfig
 from tsdae_core.simcse import SimcseConfig
-from tsdae_core.supervised import NliConfig, PairsConfig, RankingConfig, StsConfig
+from tsdae_core.supervised import MarginMseConfig, NliConfig, PairsConfig, RankingConfig, StsConfig
 from tsdae_core.tsdae import TsdaeConfig
 
 _MAX_LANES = 64
@@ -29,7 +30,10 @@ _MAX_LANES = 64
 class TrainConfig:
     """Training. Defaults are the paper's: TSDAE, delete 0.6, batch 8, constant 3e-5, 100,000 steps.
 
-    labels: the labelled rows of nli, sts, ranking and pairs, which are read instead of the corpus.
+    They are these for every `objective`: a class cannot tell a value that was given from one that was not.
+    `config_of({"objective": "mlm"}, TrainConfig)` is what a recipe with `train: {objective: mlm}` gets.
+
+    labels: the labelled rows of a supervised objective, which are read instead of the corpus.
     batch_size: sentences (rows, with labels) per step over all workers together.
     num_epochs: passes after which the training ends where num_steps would go on; 0 for no such limit.
     num_lanes: fixed streams the corpus is cut into; the number of workers must divide it. 0 takes the
@@ -52,7 +56,17 @@ class TrainConfig:
     """
 
     objective: Literal[
-        "tsdae", "mlm", "simcse", "ct", "retromae", "protected", "nli", "sts", "ranking", "pairs"
+        "tsdae",
+        "mlm",
+        "simcse",
+        "ct",
+        "retromae",
+        "protected",
+        "nli",
+        "sts",
+        "ranking",
+        "pairs",
+        "margin_mse",
     ] = "tsdae"
     tsdae: TsdaeConfig = field(default_factory=TsdaeConfig)
     mlm: MlmConfig = field(default_factory=MlmConfig)
@@ -64,6 +78,7 @@ class TrainConfig:
     sts: StsConfig = field(default_factory=StsConfig)
     ranking: RankingConfig = field(default_factory=RankingConfig)
     pairs: PairsConfig = field(default_factory=PairsConfig)
+    margin_mse: MarginMseConfig = field(default_factory=MarginMseConfig)
     labels: LabelsConfig | None = None
     optim: OptimConfig = field(default_factory=OptimConfig)
     batch_size: int = 8
@@ -153,13 +168,14 @@ class TrainConfig:
             "sts": "pair",
             "pairs": "pair",
             "ranking": "anchor",
+            "margin_mse": "triplet",
         }
         return units.get(self.objective, "token")
 
     @property
     def loss_name(self) -> str:
         """The loss with its unit, as in names of metrics: nats_per_token, squared_error_per_pair ..."""
-        measure = "squared_error" if self.objective in ("sts", "pairs") else "nats"
+        measure = "squared_error" if self.objective in ("sts", "pairs", "margin_mse") else "nats"
         return f"{measure}_per_{self.loss_unit}"
 
     @property

@@ -38,7 +38,7 @@ def open_training_run(
     params = {key: without_credentials(str(value)) for key, value in flatten(config_to_dict(config)).items()}
     run_id = tracker.open_run(f"train-{fingerprint[:8]}", fingerprint=fingerprint, params=params)
     labels = config.train.labels
-    place = str(workspace / "corpus") if labels is None else without_credentials(labels.input)
+    place = str(workspace / "corpus") if labels is None else without_credentials(labels.input or str(folder))
     tracker.log_input(
         run_id,
         name=rows.stage,

@@ -22,6 +22,8 @@ from tsdae_core.ragged import Int64s
 from tsdae_core.retromae import RetromaeConfig, RetromaeObjective
 from tsdae_core.simcse import SimcseConfig, SimcseObjective
 from tsdae_core.supervised import (
+    MarginMseConfig,
+    MarginMseObjective,
     NliConfig,
     NliObjective,
     PairsConfig,
@@ -50,6 +52,7 @@ ObjectiveConfig = (
     | PairsConfig
     | RankingConfig
     | StsConfig
+    | MarginMseConfig
 )
 
 
@@ -138,4 +141,5 @@ _OBJECTIVES: dict[str, tuple[Callable[[PreTrainedTokenizerFast, Any], Objective]
     "sts": (StsObjective, StsConfig),
     "pairs": (PairsObjective, PairsConfig),
     "ranking": (RankingObjective, RankingConfig),
+    "margin_mse": (MarginMseObjective, MarginMseConfig),
 }

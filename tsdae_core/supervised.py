@@ -1,6 +1,7 @@
 """The supervised SBERT objectives (Reimers and Gurevych 2019, arXiv 1908.10084): NLI, STS, pairs, ranking.
 
-Rows hold two or more texts (`examples.LabelledTexts`). Owns their settings and batches; losses and models are
+And what learns from a cross-encoder: margins (Hofstätter et al. 2020, arXiv 2010.02666). Rows hold two or
+more texts (`examples.LabelledTexts`). Owns their settings and batches; losses and models are
 `supervised_models`'. Knows nothing of files or of stopping.
 """
 
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
 
     from tsdae_core.encoder import SentenceEncoder
-    from tsdae_core.supervised_models import NliModel, RankingModel, StsModel
+    from tsdae_core.supervised_models import MarginMseModel, NliModel, RankingModel, StsModel
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,6 +61,11 @@ class RankingConfig:
     def __post_init__(self) -> None:
         if not self.temperature > 0:
             raise ValueError(f"temperature={self.temperature} must be positive")
+
+
+@dataclass(frozen=True, kw_only=True)
+class MarginMseConfig:
+    """Regression of a difference of dot products on a teacher's; nothing can be set."""
 
 
 class _RowObjective(ABC):
@@ -175,6 +181,32 @@ class RankingObjective(_RowObjective):
         from tsdae_core.supervised_models import RankingModel
 
         return RankingModel(encoder, temperature=self.config.temperature)
+
+
+class MarginMseObjective(_RowObjective):
+    """Squared error of (query . positive - query . negative) against the same difference of a teacher."""
+
+    name = "margin_mse"
+
+    def __init__(self, tokenizer: PreTrainedTokenizerFast, config: MarginMseConfig) -> None:
+        super().__init__(tokenizer)
+        self.config = config
+
+    def check(self, tokens: LabelledTexts) -> None:
+        """Refuse anything but query, positive and negative with a finite margin."""
+        if len(tokens.columns) != 3 or tokens.labels is None:
+            raise ValueError(
+                f"margin_mse needs query, positive, negative and a margin per row, got {len(tokens.columns)} "
+                f"texts and {'no label' if tokens.labels is None else 'a label'}"
+            )
+        if not np.isfinite(tokens.labels).all():
+            raise ValueError("margin_mse needs finite margins; look at the teacher's scores")
+
+    def build_model(self, encoder: SentenceEncoder, *, seed: int) -> MarginMseModel:  # noqa: ARG002
+        """Wrap the encoder (not a copy); there is nothing else to train."""
+        from tsdae_core.supervised_models import MarginMseModel
+
+        return MarginMseModel(encoder)
 
 
 def _labels_of_pairs(tokens: LabelledTexts, name: str) -> np.ndarray[tuple[int], np.dtype[np.float32]]:

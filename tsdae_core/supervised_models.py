@@ -1,4 +1,4 @@
-"""The models and losses of the supervised objectives: NLI, STS and ranking.
+"""The models and losses of the supervised objectives: NLI, STS, ranking and margins of a teacher.
 
 Each loss is summed over rows and divided by the rows of the global batch.
 
@@ -57,6 +57,21 @@ class StsModel(ObjectiveModel):
         cosine_n = F.cosine_similarity(left_nS, right_nS, dim=1)
         loss = F.mse_loss(cosine_n, want_n / self.max_score, reduction="sum")
         return LossSums(loss, int(want_n.shape[0]))
+
+
+class MarginMseModel(ObjectiveModel):
+    """Encoder alone, whose dot products are trained: vectors are not normalised."""
+
+    def __init__(self, encoder: SentenceEncoder) -> None:
+        super().__init__()
+        self.encoder = encoder
+
+    def forward(self, batch: Batch) -> LossSums:
+        """Return the squared error of the margins summed over rows, and their number."""
+        query_nS, positive_nS, negative_nS = _columns(self.encoder, batch).unbind(1)
+        want_n = torch.from_numpy(np.array(batch["labels"], dtype=np.float32)).to(query_nS.device)
+        margin_n = (query_nS * positive_nS).sum(1) - (query_nS * negative_nS).sum(1)
+        return LossSums(F.mse_loss(margin_n, want_n, reduction="sum"), int(want_n.shape[0]))
 
 
 class RankingModel(InBatchRankingModel):

@@ -22,6 +22,7 @@ from pipelines.cli.fit import fit_app
 from pipelines.cli.noise import noise
 from pipelines.cli.options import DEFAULT_WORKSPACE, ConfigPath, Overrides, Workspace
 from pipelines.cli.promote import promote
+from pipelines.cli.pseudo_label import pseudo_label
 from pipelines.cli.search import rerank, search
 from pipelines.cli.serve import serve
 from pipelines.cli.study import study
@@ -118,6 +119,7 @@ def register(config: ConfigPath, overrides: Overrides = None) -> None:
 app.command()(search)
 app.command()(rerank)
 app.command()(noise)
+app.command()(pseudo_label)
 app.command()(serve)
 app.command()(study)
 

@@ -33,7 +33,7 @@ from pipelines.parquet import write_parquet
 from pipelines.progress import Reporter
 from pipelines.pseudo_labels_config import PseudoLabelsConfig
 from pipelines.queries import QUERIES_FOLDER, generate_queries
-from pipelines.query_generator import check_models
+from pipelines.query_generator import check_models, local_model
 from pipelines.shards import ShardFunction, run_shards, sum_drops
 from pipelines.start import START_FOLDER, describe_start
 from pipelines.storage import Location
@@ -219,7 +219,8 @@ class MiningActor:
         torch.set_num_threads(self.settings.threads_per_actor)
         device = "cuda" if self.settings.gpus_per_actor else "cpu"
         searcher = Searcher.open(self.mining, device=device)
-        scorer = CrossEncoderReranker.load(self.settings.cross_encoder, device=device, logits=True)
+        with local_model(self.settings.cross_encoder) as source:
+            scorer = CrossEncoderReranker.load(source, device=device, logits=True)
 
         def work(name: str, _spec: Mapping[str, Any]) -> ShardRecord:
             table = read_shard(self.queries, name, ["row_id", "query"])

@@ -21,9 +21,9 @@ _FEWEST, _MOST = 3, 50
 class PseudoLabelsConfig:
     """Rows for `margin_mse` made from the documents: queries of passages, mined negatives, scored margins.
 
-    generator: a sequence-to-sequence checkpoint that writes a query for a passage, a folder or a hub name.
+    generator: a sequence-to-sequence checkpoint that writes queries: a folder or its URL, or a hub name.
     prefix: put before every passage, for generators that were trained with one.
-    cross_encoder: gives query and passage one value; a folder or a hub name.
+    cross_encoder: gives a query and a passage one value; named like generator.
     num_queries: about so many in all, over a random sample of the passages where these are more.
     queries_per_passage: 0 takes as many as num_queries needs, from 3 to 50.
     max_passage_tokens, max_query_tokens: of the generator's tokenizer.

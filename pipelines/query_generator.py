@@ -5,11 +5,13 @@ As docT5query (Nogueira and Lin 2019) and GPL (arXiv 2112.07577) use one. Knows 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 from pipelines.errors import InputError
 from pipelines.pseudo_labels_config import PseudoLabelsConfig
+from pipelines.storage import Location, is_url
 from tsdae_core.hashing import fold_key
 
 
@@ -29,8 +31,9 @@ class QueryGenerator:
         from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 
         try:
-            tokenizer = AutoTokenizer.from_pretrained(config.generator)
-            model = AutoModelForSeq2SeqLM.from_pretrained(config.generator)
+            with local_model(config.generator) as source:
+                tokenizer = AutoTokenizer.from_pretrained(source)
+                model = AutoModelForSeq2SeqLM.from_pretrained(source)
         except (OSError, ValueError) as error:
             raise cannot_load("generator", config.generator, error) from error
         return cls(model.eval().to(device), tokenizer, config)
@@ -89,7 +92,8 @@ def check_models(config: PseudoLabelsConfig) -> None:
     for kind in ("generator", "cross_encoder"):
         name = getattr(config, kind)
         try:
-            found[kind] = AutoConfig.from_pretrained(name)
+            with local_model(name) as source:
+                found[kind] = AutoConfig.from_pretrained(source)
         except (OSError, ValueError) as error:
             raise cannot_load(kind, name, error) from error
     if not found["generator"].is_encoder_decoder:
@@ -104,10 +108,20 @@ def check_models(config: PseudoLabelsConfig) -> None:
         )
 
 
+@contextmanager
+def local_model(name: str) -> Iterator[str]:
+    """What a library can load: the name as it is, or for a URL a copy for the while."""
+    if not is_url(name):
+        yield name
+        return
+    with Location.parse(name).as_local_folder() as folder:
+        yield str(folder)
+
+
 def cannot_load(kind: str, name: str, error: Exception) -> InputError:
     """The error for a model that cannot be loaded, in one line."""
     reason = str(error).strip().split("\n")[0]
     return InputError(
-        f"cannot load labels.generate.{kind} '{name}': {reason} (a folder, or a hub name where there is a "
-        "network)"
+        f"cannot load labels.generate.{kind} '{name}': {reason} (a folder or its URL, or a hub name where "
+        "there is a network)"
     )

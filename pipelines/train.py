@@ -73,14 +73,7 @@ def train(
     """
     home = home or workspace
     validation = _validation(config.train)
-    rows, folder = corpus, home / "corpus"
-    if config.train.labels is not None:
-        folder = workspace / LABELS_FOLDER
-    if config.train.labels is not None and not generates(config.train):
-        rows = prepare_labels(config.train, workspace, reporter=reporter)
-    start = resolve_start(config, workspace, corpus, home / "corpus", reporter=reporter)
-    if generates(config.train):
-        rows = _generated(config, workspace, start, home, reporter)
+    start, rows, folder = _start_and_rows(config, workspace, corpus, home, reporter)
     tokens = tokenize(config, workspace, rows, start, folder, reporter=reporter)
     inputs = {"start": start.digest, "tokens": tokens.digest} | _more_inputs(config.train, rows, validation)
     settings = _settings(config.train) | {"seed": config.seed}
@@ -114,6 +107,21 @@ def train(
     tracker.close_run(run_id, status="FINISHED")
     remove_other_runs(workspace, current=name, start=config.model.start, is_finished=True)
     return manifest
+
+
+def _start_and_rows(
+    config: RunConfig, workspace: Location, corpus: Manifest, home: Location, reporter: Reporter
+) -> tuple[Manifest, Manifest, Location]:
+    """The encoder that training begins with, the rows that it reads and where they lie."""
+    rows, folder = corpus, home / "corpus"
+    if config.train.labels is not None:
+        folder = workspace / LABELS_FOLDER
+        if not generates(config.train):  # bad rows show before anything is loaded
+            rows = prepare_labels(config.train, workspace, reporter=reporter)
+    start = resolve_start(config, workspace, corpus, home / "corpus", reporter=reporter)
+    if generates(config.train):
+        rows = _generated(config, workspace, start, home, reporter)
+    return start, rows, folder
 
 
 def _generated(

@@ -21,6 +21,7 @@ COLUMNS = {
     "sts": ("sentence1", "sentence2", "score"),
     "pairs": ("sentence1", "sentence2", "label"),
     "ranking": ("anchor", "positive"),
+    "margin_mse": ("query", "positive", "negative", "margin"),
 }
 SCRATCH = ScratchConfig(
     num_layers=1,
@@ -44,8 +45,10 @@ def labelled_rows(objective, count=60, *, seed=1):
         "nli": [NLI[i % 3] for i in range(count)],
         "sts": [f"{i % 51 / 10:.1f}" for i in range(count)],
         "pairs": [str(i % 2) for i in range(count)],
+        "margin_mse": [f"{i % 13 - 4.5:.1f}" for i in range(count)],
     }
-    columns = [left, right, *([labels[objective]] if objective in labels else [])]
+    third = [sentences(count, seed=seed + 2)] if objective == "margin_mse" else []
+    columns = [left, right, *third, *([labels[objective]] if objective in labels else [])]
     return list(zip(*columns, strict=True))
 
 
@@ -80,5 +83,7 @@ def prepare_and_train(config):
     reporter, written = quiet_reporter()
     workspace = Location.parse(config.workspace)
     corpus = prepare("corpus", config.corpus, workspace, reporter=reporter)
+    if config.documents is not None:
+        prepare("documents", config.documents, workspace, reporter=reporter)
     manifest = train_phases(config, workspace, corpus, reporter=reporter)
     return manifest, written.getvalue()

@@ -10,6 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
+import index_builders
 import numpy as np
 import pytest
 from checkpoint_builders import FAMILIES, write_checkpoints
@@ -66,6 +67,7 @@ def data(tmp_path_factory):
         (*row, text) for row, text in zip(labelled_rows("ranking"), sentences(60, seed=7), strict=True)
     ]
     write_rows(folder / "data/nli/triplets.jsonl.gz", triplets, ("anchor", "positive", "negative"))
+    write_rows(folder / "data/documents/a.txt", [(text,) for text in sentences(30, seed=8)])
     write_labels(folder / "data/nli.jsonl", "nli")
     write_labels(folder / "data/stsb/train.csv", "sts")
     write_labels(folder / "data/pairs/train/a.tsv", "pairs")
@@ -83,6 +85,7 @@ def data(tmp_path_factory):
 def here(data, monkeypatch):
     monkeypatch.chdir(data)
     monkeypatch.syspath_prepend(str(data))
+    index_builders.without_ray(monkeypatch)
     found = without_ray(monkeypatch)
     monkeypatch.setattr("pipelines.comparison.run_shards", run_shards_here)
     monkeypatch.setattr("pipelines.configured_systems.Tracker", type("Off", (), {"of": lambda *_: None}))
@@ -93,7 +96,12 @@ def shortened(config):
     """Two steps; one workspace for all of a pooling, so that equal phases are trained once."""
 
     def short(train):
-        return replace(train, num_steps=2, batch_size=min(train.batch_size, 32), num_lanes=0)
+        labels = train.labels
+        if labels is not None and labels.generate is not None:
+            few = replace(labels.generate, queries_per_passage=1, max_query_tokens=6)
+            labels = replace(labels, generate=few)
+        size = min(train.batch_size, 32)
+        return replace(train, num_steps=2, batch_size=size, num_lanes=0, labels=labels)
 
     phases = tuple(replace(phase, train=short(phase.train)) for phase in config.phases)
     train = phases[-1].train if phases else short(config.train)

@@ -16,12 +16,18 @@ TASK = {"name": "t", "folder": "/data/task"}
 SYSTEM = {"name": "s", "kind": "words", "source": "/data/vectors.txt"}
 LABELS = {"objective": "nli", "labels": {"input": "/data/nli"}}
 STOPPING = {"early_stopping": {"task": {"folder": "/data/dev"}}}
+MODELS = {"generator": "/models/t5", "cross_encoder": "/models/cross"}
+MADE = {"objective": "margin_mse", "labels": {"generate": MODELS}}
 FULL = {
     "workspace": "s3://bucket/work",
     "corpus": {"input": "/data/corpus"},
     "documents": {"input": "gs://bucket/documents"},
     "model": {"start": "owner/model", "add_tokens_file": "/data/words.txt"},
-    "phases": [{"name": "a", "train": {**LABELS}}, {"name": "b", "train": {**STOPPING}}],
+    "phases": [
+        {"name": "a", "train": {**LABELS}},
+        {"name": "b", "train": {**STOPPING}},
+        {"name": "c", "train": MADE},
+    ],
     "evaluate": {"tasks": [TASK], "systems": [SYSTEM]},
     "tracking": {"uri": "http://mlflow:5000"},
 }
@@ -34,9 +40,13 @@ PLACES = {
     "model.start": ("./model", "~/model", "models/of/mine", "model/"),
     "model.add_tokens_file": ("words.txt",),
     "train.labels.input": ("nli.jsonl",),
+    "train.labels.generate.generator": ("./t5", "models/of/mine"),
+    "train.labels.generate.cross_encoder": ("./cross", "models/of/mine"),
     "train.early_stopping.task.folder": ("dev",),
     "phases.0.train.labels.input": ("nli.jsonl",),
     "phases.1.train.early_stopping.task.folder": ("dev",),
+    "phases.2.train.labels.generate.generator": ("./t5", "models/of/mine"),
+    "phases.2.train.labels.generate.cross_encoder": ("./cross", "models/of/mine"),
     "evaluate.tasks.0.folder": ("task",),
     "evaluate.systems.0.source": ("vectors.txt",),
     "tracking.uri": ("sqlite:///mine.db", "sqlite:mine.db", "mlruns", "./mlruns"),
@@ -48,6 +58,7 @@ NO_PLACES = {
     "corpus.sentences.language", "corpus.languages.allowed",
     "documents.text_column", "documents.id_column", "documents.title_column", "documents.keep_columns",
     "documents.sentences.language", "documents.languages.allowed",
+    "train.labels.generate.prefix",
     "train.labels.text_columns", "train.labels.label_column", "train.labels.label_names",
     "train.early_stopping.task.split", "train.early_stopping.task.qrels",
     "phases.name", "evaluate.tasks.name", "evaluate.tasks.qrels", "evaluate.tasks.split",
@@ -73,6 +84,8 @@ def texts(config_class, prefix=""):
 def with_value(key, value):
     """The full configuration with one value replaced."""
     tree = FULL if key.startswith("phases") else ALONE
+    if ".generate." in key:
+        tree = ALONE | {"train": MADE}
 
     def replaced(node, parts):
         if not parts:

@@ -23,6 +23,7 @@ from pipelines.errors import InputError
 from pipelines.labels import prepare_labels
 from pipelines.labels_config import LabelsConfig
 from pipelines.lanes import LanePlan, chunks
+from pipelines.pseudo_labels_config import PseudoLabelsConfig
 from pipelines.storage import Location
 from pipelines.stream import _BatchMaker
 from pipelines.token_shards import TokenRows
@@ -114,6 +115,7 @@ def test_bad_rows_are_set_aside_with_file_row_column_and_reason(tmp_path):
         ),
         ("sts", {}, ("a", "b", "80"), r"must lie in \[-5, 5\]; set train.sts.max_score"),
         ("pairs", {}, ("a", "b", "2"), "1 for a pair of equal meaning"),
+        ("margin_mse", {}, ("a", "b", "c", "inf"), "margins must be numbers in"),
         (
             "ranking",
             {"text_columns": ("anchor", "positiv")},
@@ -152,7 +154,9 @@ def test_a_useb_folder_is_read_line_by_line_and_uneven_files_are_refused(tmp_pat
 
 
 def test_settings_that_do_not_fit_are_refused(tmp_path):
-    labels = LabelsConfig(input="x")
+    labels, generated = LabelsConfig(input="x"), PseudoLabelsConfig()
+    with pytest.raises(ValueError, match="leave input, layout"):
+        LabelsConfig(input="x", generate=generated)
     for settings, message in (
         ({"objective": "nli"}, "add a section labels"),
         ({"objective": "tsdae", "labels": labels}, "reads no labels"),
@@ -160,6 +164,8 @@ def test_settings_that_do_not_fit_are_refused(tmp_path):
         ({"objective": "ranking", "labels": LabelsConfig(label_column="x")}, "reads no label"),
         ({"objective": "nli", "labels": LabelsConfig(layout="useb")}, "useb is for"),
         ({"objective": "nli", "labels": labels, "strategy": "fsdp2"}, "use ddp for nli"),
+        ({"objective": "margin_mse", "labels": LabelsConfig(text_columns=("a", "b"))}, "three columns"),
+        ({"objective": "sts", "labels": LabelsConfig(generate=generated)}, "for objective margin_mse"),
     ):
         with pytest.raises(ValueError, match=message):
             TrainConfig(**settings)

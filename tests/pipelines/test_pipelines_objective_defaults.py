@@ -23,6 +23,7 @@ PAPER = {
     "sts": ("mean", 16, 100_000, 4, "adamw", 2e-5, "linear"),
     "ranking": ("mean", 64, 20_000, 10, "adamw", 2e-5, "linear"),
     "pairs": ("mean", 64, 20_000, 10, "adamw", 2e-5, "linear"),
+    "margin_mse": ("mean", 32, 140_000, 0, "adamw", 2e-5, "linear"),
 }
 
 
@@ -50,6 +51,8 @@ def test_a_recipe_that_names_an_objective_alone_has_the_papers_settings_of_it(ob
     if objective == "ct":
         assert config.train.optim.boundaries == (500, 1_000, 1_500, 2_000)
         assert config.train.optim.rates == (8e-6, 6e-6, 4e-6, 2e-6)
+    if objective == "margin_mse":
+        assert (config.train.optim.warmup_steps, config.train.optim.weight_decay) == (1_000, 0.01)
     if objective == "simcse":
         assert (config.train.simcse.temperature, config.train.simcse.head) == (0.05, True)
     assert config_of(yaml.safe_load(config_to_yaml(config)), RunConfig) == config
@@ -65,13 +68,40 @@ def test_what_a_recipe_sets_wins_alone_and_together(objective):
         assert getattr(loaded(objective, optim={key: value}).train.optim, key) == value
     config = loaded(objective, model={"pooling": "max"}, **given, optim=optim)
     assert in_force(config) == ("max", 32, 7, 3, "adamw", 0.5, "cosine")
-    assert config.train.optim == OptimConfig(**optim)
+    decay = {"weight_decay": 0.01} if objective == "margin_mse" else {}
+    assert config.train.optim == OptimConfig(**optim, **decay)
 
 
 def test_steps_or_passes_that_are_given_mean_just_that():
     by_steps, by_passes = loaded("simcse", num_steps=7).train, loaded("pairs", num_epochs=2).train
     assert (by_steps.num_steps, by_steps.num_epochs) == (7, 0)
     assert (by_passes.num_steps, by_passes.num_epochs) == (100_000, 2)
+
+
+def stopping_of(**settings):
+    train = loaded("pairs", **settings).train
+    stopping = train.early_stopping
+    return train.keep, train.validate_every, stopping.metric, stopping.patience
+
+
+def test_in_domain_training_stops_early_on_the_named_task_or_on_its_held_out_rows():
+    never = ("last", 1_500, "retrieval", 0)
+    assert stopping_of() == ("best", 500, "validation_loss", 5)
+    assert stopping_of(early_stopping={"task": {"folder": "dev"}}) == ("best", 500, "task", 5)
+    assert stopping_of(early_stopping={"patience": 0}, keep="last") == ("last", 500, "validation_loss", 0)
+    assert stopping_of(early_stopping={"metric": "retrieval"})[2:] == ("retrieval", 5)
+    # With a length of its own a recipe ends where it says, and without anything to validate on, too.
+    assert stopping_of(num_epochs=3) == stopping_of(num_steps=9) == stopping_of(validation_rows=0) == never
+    assert stopping_of(validation_rows=0, early_stopping={"task": {"folder": "dev"}})[2:] == ("task", 5)
+
+
+def test_a_training_of_plain_values_is_that_of_a_recipe_and_the_class_alone_has_tsdaes():
+    plain = train_of("ct", num_steps=7)
+    assert config_of(plain, TrainConfig) == loaded("ct", num_steps=7).train
+    assert config_of({}, TrainConfig) == TrainConfig()
+    assert TrainConfig(objective="ct").optim == TrainConfig().optim
+    with pytest.raises(InputError, match="objective"):
+        config_of({"objective": "tsda"}, TrainConfig)
 
 
 def test_the_steps_of_a_rate_go_with_that_rate_only():

@@ -37,7 +37,7 @@ def log_of(config):
     return json.loads((Path(config.workspace) / "encoder/training_log.json").read_text())
 
 
-@pytest.mark.parametrize("objective", ["nli", "sts", "pairs", "ranking"])
+@pytest.mark.parametrize("objective", ["nli", "sts", "pairs", "ranking", "margin_mse"])
 def test_each_supervised_objective_trains_and_records_its_labels(tmp_path, here, objective):
     path = write_labels(tmp_path / "rows.csv", objective)
     config = small_config(tmp_path, small_train(objective, labels=path, num_steps=4))

@@ -63,7 +63,7 @@ class Here:
 def without_ray(monkeypatch):
     """Replaces Ray and MLflow for the rest of a test."""
     here = Here()
-    for module in ("prepare", "labels"):
+    for module in ("prepare", "labels", "queries", "pseudo_labels"):
         monkeypatch.setattr(f"pipelines.{module}.run_shards", run_shards_here)
     monkeypatch.setattr("pipelines.train.tokenize", partial(tokenize, runner=run_shards_here))
     monkeypatch.setattr("pipelines.train.new_board", lambda: None)

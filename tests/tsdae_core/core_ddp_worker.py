@@ -17,13 +17,14 @@ from tsdae_core.tokens import tokenize_texts
 NUM_STEPS = 3
 NAMES = (
     *("tsdae", "protected", "mlm", "simcse", "ct", "retromae", "retromae basic"),
-    *("nli", "sts", "pairs", "ranking"),
+    *("nli", "sts", "pairs", "ranking", "margin_mse"),
 )
 CONFIGS = {
     "ct": CtConfig(num_negatives=1),  # groups of two, so that the shares below cut none
     "retromae basic": RetromaeConfig(decoding="basic"),
 }
 LABELS = {"nli": np.arange(60) % 3, "sts": np.arange(60) % 6, "pairs": np.arange(60) % 2, "ranking": None}
+LABELS["margin_mse"] = np.linspace(-4, 9, 40)
 
 
 # Per step: where the 12 rows are cut between the ranks, and where each rank cuts its own. Shares hold
@@ -40,7 +41,7 @@ def build(name):
     model = objective.build_model(core_builders.bert_encoder(tokenizer, dropout=0.2), seed=1).train()
     rows = tokenize_texts(texts, tokenizer, max_tokens=64)
     if name in LABELS:
-        num_columns = 3 if name == "ranking" else 2
+        num_columns = 3 if name in ("ranking", "margin_mse") else 2
         rows = core_losses.labelled(texts, tokenizer, num_columns=num_columns, labels=LABELS[name])
     if name in ("simcse", "ranking"):
         rows = rows.take(REPEATED[: len(rows)])

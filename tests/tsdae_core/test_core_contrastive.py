@@ -21,7 +21,7 @@ from tsdae_core.supervised import NliConfig, RankingConfig, StsConfig
 from tsdae_core.tokens import tokenize_texts
 
 ROWS = 12
-UNSUPERVISED, SUPERVISED = ("simcse", "ct"), ("nli", "sts", "ranking")
+UNSUPERVISED, SUPERVISED = ("simcse", "ct"), ("nli", "sts", "ranking", "margin_mse")
 
 
 @pytest.fixture
@@ -34,6 +34,9 @@ def rows_for(name, texts, tokenizer):
         return tokenize_texts(texts[:ROWS], tokenizer, max_tokens=64)
     if name == "ranking":
         return core_losses.labelled(texts[: 3 * ROWS], tokenizer, num_columns=3)
+    if name == "margin_mse":
+        margins = np.linspace(-4, 9, ROWS)
+        return core_losses.labelled(texts[: 3 * ROWS], tokenizer, num_columns=3, labels=margins)
     labels = np.arange(ROWS) % 3 if name == "nli" else np.linspace(0, 5, ROWS)
     return core_losses.labelled(texts[: 2 * ROWS], tokenizer, num_columns=2, labels=labels)
 
@@ -167,6 +170,22 @@ def test_regression_of_the_cosine_equals_the_reference(texts, tokenizer, encoder
     core_losses.assert_encoder_gradients_equal(model, reference)
 
 
+@pytest.mark.parametrize("pooling", ["mean", "cls"])
+def test_margins_of_dot_products_equal_the_reference(texts, tokenizer, tmp_path, pooling):
+    """Gradients too, and with vectors far from length 1: nothing is normalised."""
+    objective = build_objective("margin_mse", tokenizer=tokenizer)
+    rows = rows_for("margin_mse", texts, tokenizer)
+    encoder = core_losses.dropout_free(tokenizer, pooling)
+    model = objective.build_model(encoder, seed=0).train()
+    ours = loss_of(objective, model, rows)
+    reference = core_losses.reference_of(encoder, tmp_path)
+    columns = [core_losses.features(texts[k * ROWS : (k + 1) * ROWS], reference) for k in range(3)]
+    expected = losses.MarginMSELoss(reference)(columns, torch.from_numpy(rows.labels))
+    expected.backward()
+    assert ours == pytest.approx(expected.item(), rel=1e-5)
+    core_losses.assert_encoder_gradients_equal(model, reference)
+
+
 @pytest.mark.parametrize("num_columns", [2, 3, 4])
 def test_ranking_with_hard_negatives_equals_the_reference(texts, tokenizer, encoder, tmp_path, num_columns):
     objective = build_objective("ranking", tokenizer=tokenizer)
@@ -278,9 +297,19 @@ def test_labelled_rows_are_cut_counted_and_checked(texts, tokenizer):
     with pytest.raises(ValueError, match="one length"):
         LabelledTexts(rows.columns, rows.labels[:3])
     one = LabelledTexts(rows.columns[:1])
-    for name, match in (("nli", "two texts"), ("sts", "two texts"), ("ranking", "a positive per row")):
+    told = {
+        "nli": "two texts",
+        "sts": "two texts",
+        "ranking": "a positive per row",
+        "margin_mse": "got 1 texts",
+    }
+    for name, match in told.items():
         with pytest.raises(ValueError, match=match):
             build_objective(name, tokenizer=tokenizer).make_batch(one, np.arange(ROWS), seed=0, epoch=0)
+    three = rows_for("margin_mse", texts, tokenizer)
+    bad = LabelledTexts(three.columns, np.full(ROWS, np.nan, dtype=np.float32))
+    with pytest.raises(ValueError, match="finite margins"):
+        build_objective("margin_mse", tokenizer=tokenizer).make_batch(bad, np.arange(ROWS), seed=0, epoch=0)
     for name, match in (("nli", "0 to 2"), ("sts", "max_score")):
         bad = LabelledTexts(rows.columns, np.full(ROWS, 7.0, dtype=np.float32))
         with pytest.raises(ValueError, match=match):

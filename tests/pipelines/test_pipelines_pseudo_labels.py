@@ -1,4 +1,4 @@
-"""GPL: queries, negatives and margins are what they say, whoever makes them, and a recipe learns from them."""
+"""GPL: queries, negatives and margins are what they say, whoever makes them, and a recipe learns them."""
 
 import json
 from contextlib import nullcontext

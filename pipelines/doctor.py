@@ -18,6 +18,7 @@ from pipelines.config import RunConfig
 from pipelines.errors import InputError
 from pipelines.inputs import find_files
 from pipelines.labels import label_files
+from pipelines.query_generator import check_models
 from pipelines.storage import Location
 from pipelines.tracking import Tracker
 
@@ -79,8 +80,13 @@ def _inputs(config: RunConfig) -> str:
     collections = [config.corpus] + ([config.documents] if config.documents else [])
     found = [(collection.input, find_files(collection.input)) for collection in collections]
     trainings = [phase.train for phase in config.phases] or [config.train]
-    labelled = [train for train in trainings if train.labels is not None and train.labels.generate is None]
-    found += [(train.labels.input, label_files(train)) for train in labelled if train.labels is not None]
+    for train in trainings:
+        if train.labels is None:
+            continue
+        if train.labels.generate is None:
+            found.append((train.labels.input, label_files(train)))
+        else:
+            check_models(train.labels.generate)
     return ", ".join(f"{place}: {len(files)} files" for place, files in found)
 
 

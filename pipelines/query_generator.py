@@ -88,7 +88,7 @@ def check_models(config: PseudoLabelsConfig) -> None:
 
     if find_spec("sentence_transformers") is None:
         raise InputError("pseudo-labels need sentence-transformers: pip install 'tsdae-ray[rerank]'")
-    found = {}
+    found: dict[str, Any] = {}
     for kind in ("generator", "cross_encoder"):
         name = getattr(config, kind)
         try:

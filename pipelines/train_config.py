@@ -184,7 +184,10 @@ class TrainConfig:
         rate = f"{self.optim.optimizer} {self.optim.lr:g} {self.optim.schedule}"
         epochs = "1 epoch" if self.num_epochs == 1 else f"{self.num_epochs} epochs"
         most = f"{epochs}, at most " if self.num_epochs else ""
-        return f"{self.objective}: {rate}, batches of {self.batch_size}, {most}{self.num_steps:,} steps"
+        early = ", or stopped early" if self.early_stopping.patience else ""
+        return (
+            f"{self.objective}: {rate}, batches of {self.batch_size}, {most}{self.num_steps:,} steps{early}"
+        )
 
     @property
     def chosen(self) -> ObjectiveConfig:

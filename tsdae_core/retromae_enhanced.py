@@ -23,6 +23,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from tsdae_core.backbone import (
+    FAMILIES,
     backbone_config,
     family_of,
     first_position,
@@ -62,9 +63,10 @@ class EnhancedRetromaeModel(ObjectiveModel):
         backbone = encoder.backbone
         config = backbone_config(backbone)
         if not family_of(backbone).packed or getattr(backbone, "embeddings_project", None) is not None:
+            packed = ", ".join(name for name, family in FAMILIES.items() if family.packed)
             raise ValueError(
-                f"decoding enhanced needs a backbone of BERT's shape, with embeddings as wide as its layers, "
-                f"which this {config.model_type} has not; use decoding basic"
+                f"decoding enhanced needs a backbone of BERT's shape ({packed}), with embeddings as wide as "
+                f"its layers, which this {config.model_type} has not; use decoding basic"
             )
         if encoder.dim != int(config.hidden_size):
             raise ValueError(

@@ -31,12 +31,16 @@ def test_tells_what_a_configuration_trains_by_the_values_in_force(tmp_path: Path
     (tmp_path / "b.yaml").write_text("phases: [{name: a, train: {objective: ct}}, {name: b}]\n")
     systems = "evaluate: {tasks: [{name: a, folder: b}], systems: [{name: c, kind: bm25}]}\n"
     (tmp_path / "c.yaml").write_text(systems)
+    pairs = "train: {objective: pairs, labels: {input: a}}\n"
+    (tmp_path / "d.yaml").write_text(pairs)
     told = [line.partition(" (")[2] for line in check(tmp_path).stdout.splitlines()]
     assert told == [
         "cls pooling; simcse: adamw 5e-05 constant, batches of 64, 1 epoch, at most 100,000 steps)",
         "cls pooling; ct: rmsprop 1e-05 piecewise, batches of 16, 100,000 steps; "
         "tsdae: adamw 3e-05 constant, batches of 8, 100,000 steps)",
         "1 systems, nothing is trained)",
+        "mean pooling; pairs: adamw 2e-05 linear, batches of 64, 10 epochs, at most 20,000 steps, or stopped "
+        "early)",
     ]
 
 

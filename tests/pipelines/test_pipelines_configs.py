@@ -98,7 +98,8 @@ def shortened(config):
     def short(train):
         labels = train.labels
         if labels is not None and labels.generate is not None:
-            few = replace(labels.generate, queries_per_passage=1, max_query_tokens=6)
+            few = {"num_queries": 8, "queries_per_passage": 1, "max_query_tokens": 6}
+            few = replace(labels.generate, **few, mining_depth=9, negatives_per_query=6)
             labels = replace(labels, generate=few)
         size = min(train.batch_size, 32)
         return replace(train, num_steps=2, batch_size=size, num_lanes=0, labels=labels)

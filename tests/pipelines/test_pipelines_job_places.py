@@ -84,7 +84,7 @@ def texts(config_class, prefix=""):
 def with_value(key, value):
     """The full configuration with one value replaced."""
     tree = FULL if key.startswith("phases") else ALONE
-    if ".generate." in key:
+    if key.startswith("train.labels.generate."):
         tree = ALONE | {"train": MADE}
 
     def replaced(node, parts):

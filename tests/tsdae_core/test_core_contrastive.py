@@ -183,7 +183,8 @@ def test_margins_of_dot_products_equal_the_reference(texts, tokenizer, tmp_path,
     expected = losses.MarginMSELoss(reference)(columns, torch.from_numpy(rows.labels))
     expected.backward()
     assert ours == pytest.approx(expected.item(), rel=1e-5)
-    core_losses.assert_encoder_gradients_equal(model, reference)
+    # Without normalisation the loss is of the order of 30, and so are the terms of a gradient.
+    core_losses.assert_encoder_gradients_equal(model, reference, atol=1e-5)
 
 
 @pytest.mark.parametrize("num_columns", [2, 3, 4])

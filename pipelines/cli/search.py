@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated
 
@@ -207,13 +208,14 @@ def _encoder_reranker(encoder: str | None, workspace: str) -> Reranker:
     from pipelines.storage import Location, is_url
 
     if encoder is not None and not is_url(encoder):
-        return EncoderReranker.load(encoder)
+        with _without_bars():
+            return EncoderReranker.load(encoder)
     place = Location.parse(workspace) / "encoder" if encoder is None else Location.parse(encoder)
     if not place.exists():
         raise InputError(
             f"there is no encoder at '{place}'; name a finished run with --workspace, or one with --encoder"
         )
-    with place.as_local_folder() as folder:
+    with place.as_local_folder() as folder, _without_bars():
         return EncoderReranker.load(folder)
 
 
@@ -235,8 +237,23 @@ def _open(workspace: str, cross_encoder: str | None) -> tuple[Searcher, Reranker
     from pipelines.rerank import CrossEncoderReranker
     from pipelines.search import Searcher
 
-    searcher = Searcher.open(workspace)
+    with _without_bars():
+        searcher = Searcher.open(workspace)
     return searcher, None if cross_encoder is None else CrossEncoderReranker.load(cross_encoder)
+
+
+@contextmanager
+def _without_bars() -> Iterator[None]:
+    """No bar of transformers between a query and its answer, for a model on disk that loads in a moment."""
+    from transformers.utils import logging
+
+    is_shown = logging.is_progress_bar_enabled()
+    logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        if is_shown:
+            logging.enable_progress_bar()
 
 
 def _answer_file(

@@ -157,7 +157,9 @@ def test_the_search_command_holds_a_dialogue_and_survives_mistakes(monkeypatch, 
 
 def test_the_search_command_shows_titles_and_columns_to_people(monkeypatch, capfd, search_workspace):
     assert call(monkeypatch, "search", "read file", "-w", search_workspace, "-k", "1") == 0
-    shown = capfd.readouterr().out
+    written = capfd.readouterr()
+    shown = written.out
+    assert "Loading weights" not in written.err, "no bar between a query and its answer"
     assert shown.startswith("1. ")
     assert "topic files" in shown
 

@@ -23,7 +23,8 @@ class ServeConfig:
     model: "models:/NAME@ALIAS" takes the encoder from the registry, and the index from the workspace that the
     version names, so that moving the alias switches both. None: the encoder of the workspace.
     poll_s: how often a replica looks for a new version of index or encoder.
-    batch_size, batch_wait_ms: requests that a replica encodes together, and how long it waits for them.
+    batch_size: searches that a replica encodes together, at most; those that come while it is busy.
+    batch_wait_ms: how long an idle replica lets a first search wait for others.
     max_waiting: requests that may be at work or wait; more are answered 429 at once.
     timeout_s: a request that takes longer is answered 504.
     max_body_bytes, max_text_chars, max_texts, max_k: larger requests are refused.
@@ -39,7 +40,7 @@ class ServeConfig:
     model: str | None = None
     poll_s: float = 10.0
     batch_size: int = 32
-    batch_wait_ms: float = 2.0
+    batch_wait_ms: float = 0.0
     max_waiting: int = 128
     timeout_s: float = 30.0
     max_body_bytes: int = 1 << 20

@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-import sys
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -24,6 +23,7 @@ from ray.serve.exceptions import DeploymentUnavailableError, ReplicaUnavailableE
 from pipelines.config import RunConfig
 from pipelines.errors import InputError
 from pipelines.service.api import create_app
+from pipelines.service.batches import Batches
 from pipelines.service.config import ServeConfig
 from pipelines.service.engine import Answer, Ask, Engine, Refusal
 from pipelines.service.live import find_target
@@ -34,9 +34,6 @@ APP_NAME = "tsdae"
 API_KEY_VARIABLE = "TSDAE_API_KEY"
 # Above the gateway's own limit, so that it is the gateway that turns requests away, with a reason.
 _QUEUE_MARGIN = 4
-# Of the interpreter, 5 ms by default: a request passes some five threads of these processes, and each hop
-# would wait so long for the thread that computes.
-_SWITCH_INTERVAL_S = 0.0005
 _Result = TypeVar("_Result")
 
 
@@ -46,19 +43,19 @@ class EngineReplica:
     def __init__(self, config: RunConfig) -> None:
         import torch
 
-        sys.setswitchinterval(_SWITCH_INTERVAL_S)
         torch.set_num_threads(max(1, int(config.serve.cpus_per_replica)))
         self._engine = Engine(config)
         self._engine.start_watching()
         self._worker = ThreadPoolExecutor(1, thread_name_prefix="engine")
-        batched: Any = self.search
-        batched.set_max_batch_size(config.serve.batch_size)
-        batched.set_batch_wait_timeout_s(config.serve.batch_wait_ms / 1000)
+        self._searches = Batches[Ask, Answer | Refusal](
+            lambda asks: self._run(self._engine.search, asks),
+            max_size=config.serve.batch_size,
+            wait_s=config.serve.batch_wait_ms / 1000,
+        )
 
-    @serve.batch(max_batch_size=32, batch_wait_timeout_s=0.002)
-    async def search(self, asks: list[Ask]) -> list[Answer | Refusal]:
-        """Searches that came together."""
-        return await self._run(self._engine.search, asks)
+    async def search(self, ask: Ask) -> Answer | Refusal:
+        """One search, encoded together with others that wait."""
+        return await self._searches.answer(ask)
 
     async def embed(self, texts: Sequence[str]) -> Answer | Refusal:
         """Vectors of texts."""
@@ -117,7 +114,6 @@ class Gateway:
     """The process that speaks HTTP."""
 
     def __init__(self, engine: Any, config: ServeConfig, api_key: str | None) -> None:
-        sys.setswitchinterval(_SWITCH_INTERVAL_S)
         self._backend = _Replicas(engine)
         self._config, self._api_key = config, api_key
 

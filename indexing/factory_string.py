@@ -15,6 +15,9 @@ LIST_BYTES = 8
 # Parts of a vector for 8-bit product codes, in numbers: below 3 training takes minutes for nothing, beyond 32
 # no re-ranking mends what is lost.
 MIN_PART, MAX_PART = 3, 32
+# Of a 4-bit product code; with fewer, vectors of few dimensions are found too rarely to be worth re-ranking
+# (docs/log.md).
+MIN_FOUR_BIT_PARTS = 64
 # What a factory string may put in front that would make inner products other ones: whitening, centring with
 # binary codes, and scaling to length 1.
 _BENDING = ("PCAW", "ITQ", "L2norm")
@@ -144,9 +147,19 @@ def _table_bytes(code: str, dim: int) -> int:
 
 
 def product_codes(dim: int) -> tuple[str, str]:
-    """4-bit product codes of d/2 and d/4 parts; "" where d does not split."""
-    half = f"PQ{dim // 2}x4fs" if dim % 2 == 0 else ""
-    return half, f"PQ{dim // 4}x4fs" if dim % 4 == 0 else ""
+    """The larger and the smaller 4-bit product code, of d/2 and d/4 parts; "" where d does not split.
+
+    Never fewer parts than `MIN_FOUR_BIT_PARTS`, or all d where there are fewer; the two may be equal.
+    """
+    return _four_bit_code(dim, share=2), _four_bit_code(dim, share=4)
+
+
+def _four_bit_code(dim: int, *, share: int) -> str:
+    if dim % share:
+        return ""
+    wanted = max(dim // share, min(dim, MIN_FOUR_BIT_PARTS))
+    parts = next(number for number in range(wanted, dim + 1) if dim % number == 0)
+    return f"PQ{parts}x4fs"
 
 
 def _eight_bit_codes(dim: int, *, below: str) -> list[str]:
@@ -160,7 +173,7 @@ def smallest_codes(dim: int, *, below: str) -> list[str]:
     """Codes smaller than the 4-bit ones there are, the finest first.
 
     With vectors on disk every candidate that is scored again costs a read. 1-bit codes are among them only
-    where no 4-bit code takes a quarter of the dimensions, which would be smaller and no worse.
+    where the smallest 4-bit code is larger; otherwise it is no worse.
     """
     codes = _eight_bit_codes(dim, below=below)
     if _code_bytes("RaBitQ", dim) < (_code_bytes(below, dim) if below else dim):

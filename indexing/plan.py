@@ -63,7 +63,7 @@ _WHY_NO_ONE_BIT = (
     "the dimensions, find no more, and take several times the CPU time"
 )
 
-_REFINE_FACTORS = (1, 2, 4, 8, 16, 32, 64)
+_REFINE_FACTORS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
 _EF_SEARCH = (16, 32, 64, 128, 256, 512, 1024)
 
 
@@ -222,7 +222,7 @@ def _candidates(num_vectors: int, dim: int, config: IndexConfig) -> list[str]:
         # RaBitQ codes what is left after a centroid, so it takes lists at any size.
         small = [f"{coarse},{code}" if code == "RaBitQ" else code for code in smallest]
         return graphs + scanned + stored + [f"{code},Refine({stored[0]})" for code in small]
-    codes = [code for code in (half, quarter) if code]
+    codes = list(dict.fromkeys(code for code in (half, quarter) if code))
     refined = [f"{coarse},{code},Refine({kind})" for kind in stored for code in codes]
     plain = [f"{coarse},{kind}" for kind in stored]
     return graphs + refined + plain + [f"{coarse},{code},Refine({stored[0]})" for code in smallest]
@@ -257,7 +257,8 @@ def _reasons(chosen: str, num_vectors: int, dim: int, config: IndexConfig) -> li
     has_8_bit_parts = bool(_EIGHT_BIT.search(chosen))
     if has_8_bit_parts:
         reasons.append(_WHY_EIGHT_BIT)
-    if quarter and config.memory_budget is not None and (quarter in chosen or has_8_bit_parts):
+    is_tight = config.memory_budget is not None and (quarter in chosen or has_8_bit_parts)
+    if quarter and is_tight and "RaBitQ" not in smallest_codes(dim, below=quarter):
         reasons.append(_WHY_NO_ONE_BIT)
     return reasons
 

@@ -40,13 +40,13 @@ MAX_TIE_DEPTH = 4096
 SKIPPING_BATCH = 16
 # A wider search that changes at most this share of the hits is the last one.
 SETTLED_SHARE = 0.05
-# FAISS's own choice, where a search names none.
+# FAISS's own choice; and beyond which a scan of all rows costs less than the walk (its time is quadratic).
 DEFAULT_EF_SEARCH = 16
-# Beyond it a scan of all rows costs less than the walk, whose time grows with the square.
 MAX_EF_SEARCH = 4096
-# Bound on the stored vectors read at a time, in numbers: 2 MiB, which stays in a core's cache.
+# Bound on the stored vectors read at a time, in numbers: 2 MiB.
 MAX_FLOATS_READ = 2**19
 STORAGE_CHUNK = 65536
+_NORMALISED = 1.1  # no vector of length 1 is longer, nor decoded from half floats or 8 bits
 
 
 @dataclass(frozen=True, eq=False)
@@ -277,17 +277,21 @@ class IndexStack:
         """
         asked = depth + EXTRA_CANDIDATES
         most_asked = self.num_stored if is_patient else 2 * asked
-        while True:
-            found, last_scores, hidden_scores = self._ask(vectors, asked, params, selection)
+        found = Candidates.empty(len(vectors), 0)
+        is_cut, num_hidden = np.zeros(len(vectors), np.bool_), np.zeros(len(vectors), np.int64)
+        queries = np.arange(len(vectors))
+        while len(queries):
+            again, last_scores, hidden_scores = self._ask(vectors[queries], asked, params, selection)
+            whole = len(queries) == len(vectors)
+            found = again if whole else found.padded(again.ids.shape[1]).replaced(queries, again)
             is_open = np.isfinite(last_scores)
-            floors = found.scores[:, min(depth, found.scores.shape[1]) - 1].astype(np.float64)
-            short = is_open & (found.num_found < depth)
-            tied = is_open & ~short & (last_scores >= floors - (0.0 if margin is None else margin))
-            goes_on = (short.any() and asked < most_asked) or (tied.any() and asked < max(depth, max_depth))
-            if not goes_on:
-                num_hidden = (hidden_scores > floors[:, None]).sum(axis=1)
-                return _Found(found, tied, np.asarray(num_hidden, dtype=np.int64))
-            asked *= 2
+            floors = again.scores[:, min(depth, again.scores.shape[1]) - 1].astype(np.float64)
+            short = is_open & (again.num_found < depth)
+            tied = is_open & ~short & (last_scores >= floors - (0.0 if margin is None else margin[queries]))
+            is_cut[queries], num_hidden[queries] = tied, (hidden_scores > floors[:, None]).sum(axis=1)
+            goes_on = (short & (asked < most_asked)) | (tied & (asked < max(depth, max_depth)))
+            queries, asked = queries[goes_on], 2 * asked
+        return _Found(found, is_cut, num_hidden)
 
     def _ask(
         self, vectors: Float32Array, asked: int, params: SearchParams, selection: StackSelection | None
@@ -325,12 +329,14 @@ class IndexStack:
         """The candidates with exact inner products in place of the scores that FAISS gave them."""
         scores = np.full(found.scores.shape, -np.inf, dtype=np.float32)
         dim, width = vectors.shape[1], max(found.ids.shape[1], 1)
-        step = max(1, MAX_FLOATS_READ // (width * dim))
+        has_choice = width > 2 * depth
+        num_read = 2 * depth if has_choice and self.keeps_vectors else width
+        step = max(1, MAX_FLOATS_READ // (num_read * dim))
         for start in range(0, len(vectors), step):
             rows = slice(start, start + step)
             queries, parts, positions = vectors[rows], found.parts[rows], found.positions[rows]
             near = found.ids[rows] != NO_HIT
-            if width > 2 * depth:
+            if has_choice:
                 near &= self._may_be_first(queries, parts, positions, near, depth)
             query_rows, places = np.nonzero(near)
             stored = self._stored(parts[near], positions[near])
@@ -370,7 +376,7 @@ class IndexStack:
                 largest = max(largest, self._largest_norm)
                 continue
             decoded = stored_vectors(part.storage, positions[here])
-            largest = max(largest, largest_norm(decoded))
+            largest = max(largest, _NORMALISED if self._are_normalised else largest_norm(decoded))
             approximate[here] = np.einsum("pd,pd->p", queries[np.nonzero(here)[0]], decoded)
         kth_place = is_hit.shape[1] - depth
         floors = np.partition(approximate, kth_place, axis=1)[:, kth_place]
@@ -381,7 +387,7 @@ class IndexStack:
     def _largest_norm(self) -> float:
         """Of all stored vectors; read once, and only where lengths are free."""
         if self._are_normalised:
-            return 1.01
+            return _NORMALISED
         largest = 0.0
         for part in self._parts:
             for start in range(0, part.num_rows, STORAGE_CHUNK):

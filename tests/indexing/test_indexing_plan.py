@@ -159,7 +159,7 @@ def test_a_graph_is_not_mergeable_but_a_graph_over_centroids_is():
 def test_the_grid_ends_with_every_list_and_the_deepest_refinement():
     plan = plan_index(300_000, 64, IndexConfig())
     assert plan.search_params_grid[-1].num_probes == plan.nlist
-    assert plan.search_params_grid[-1].refine_factor == 64
+    assert plan.search_params_grid[-1].refine_factor == 512
     assert plan.search_params_grid[0].num_probes == 1
     probes = sorted({params.num_probes for params in plan.search_params_grid})
     assert probes[:8] == [1, 2, 3, 4, 6, 8, 12, 16]
@@ -227,6 +227,23 @@ def test_eight_bit_codes_fill_the_gaps_that_four_bit_ones_leave_and_never_where_
     assert chosen(100_000, 384, 55) == "PQ32np,Refine(SQfp16)"
     assert chosen(1_000_000, 75, 45) == "IVF4096,PQ25np,Refine(SQfp16)"  # 75 has no half
     assert chosen(1_000_000, 390, 90) == "IVF4096,PQ65np,Refine(SQfp16)"  # 390 has no quarter
+
+
+@pytest.mark.parametrize(
+    ("dim", "scanned", "listed"),
+    [
+        (32, "PQ32x4fs", "PQ32x4fs"),
+        (64, "PQ64x4fs", "PQ64x4fs"),
+        (96, "PQ96x4fs", "PQ96x4fs"),
+        (128, "PQ64x4fs", "PQ64x4fs"),
+        (256, "PQ64x4fs", "PQ128x4fs"),
+        (384, "PQ96x4fs", "PQ192x4fs"),
+        (768, "PQ192x4fs", "PQ384x4fs"),
+    ],
+)
+def test_codes_of_few_dimensions_keep_64_parts_or_all_there_are(dim, scanned, listed):
+    assert plan_index(30_000, dim, IndexConfig()).factory == f"IDMap,{scanned},RFlat"
+    assert plan_index(1_000_000, dim, IndexConfig()).factory == f"IDMap,IVF4096,{listed},Refine(SQfp16)"
 
 
 @pytest.mark.parametrize(

@@ -24,6 +24,8 @@ from pipelines.objective_defaults import with_objective_defaults, with_training_
 from pipelines.train_config import TrainConfig
 
 _T = TypeVar("_T")
+# PyYAML's parser in C, where its build has it: a study of many settings is read in a tenth of the time.
+_LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
 def load_config(path: str | Path | None, overrides: Sequence[str] = ()) -> RunConfig:
@@ -71,7 +73,7 @@ def read_tree(path: Path) -> dict[str, Any]:
     if not path.is_file():
         raise InputError(f"there is no configuration file '{path}'; the shipped ones are in configs/")
     try:
-        tree = yaml.safe_load(path.read_text(encoding="utf-8"))
+        tree = yaml.load(path.read_text(encoding="utf-8"), Loader=_LOADER)
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         reason = " ".join(str(error).split())
         raise InputError(f"'{path}' is not valid YAML: {reason}") from error
@@ -94,7 +96,7 @@ def read_override(override: str) -> tuple[str, Any]:
             f"cannot read the override '{override}'; write key.subkey=value, e.g. train.num_workers=4"
         )
     try:
-        return key, yaml.safe_load(text) if text else None
+        return key, yaml.load(text, Loader=_LOADER) if text else None
     except yaml.YAMLError as error:
         raise InputError(f"the value of '{override}' is not valid YAML") from error
 

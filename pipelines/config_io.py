@@ -7,6 +7,7 @@ wrong key or value is one InputError that names the dotted key.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 import types
 import typing
@@ -136,7 +137,7 @@ def _position(items: list[Any], name: str, key: str) -> int:
 
 
 def _check_keys(tree: Mapping[Any, Any], config_class: type, *, prefix: str) -> None:
-    hints = typing.get_type_hints(config_class)
+    hints = _types_of(config_class)
     names = [field.name for field in dataclasses.fields(config_class)]
     for key, value in tree.items():
         if key not in names:
@@ -151,6 +152,12 @@ def _check_keys(tree: Mapping[Any, Any], config_class: type, *, prefix: str) -> 
                     _check_keys(item, section, prefix=f"{prefix}{key}.{name}.")
         elif isinstance(value, Mapping):
             _check_keys(value, section, prefix=f"{prefix}{key}.")
+
+
+@functools.cache
+def _types_of(config_class: type) -> Mapping[str, Any]:
+    """The types of the fields, worked out once: a study checks hundreds of configurations."""
+    return typing.get_type_hints(config_class)
 
 
 def _hint(key: str, names: Sequence[str], prefix: str) -> str:
@@ -169,7 +176,7 @@ def _hint(key: str, names: Sequence[str], prefix: str) -> str:
 def _dotted_keys(config_class: type, prefix: str = "") -> list[str]:
     """Every key that a configuration can hold; sequences are left out."""
     keys = []
-    for name, hint in typing.get_type_hints(config_class).items():
+    for name, hint in _types_of(config_class).items():
         section, many = _section_of(hint)
         keys.append(f"{prefix}{name}")
         if section is not None and not many:

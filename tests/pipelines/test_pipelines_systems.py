@@ -13,13 +13,14 @@ from indexing.plan import SearchParams
 from indexing.store import DELETED_FILE
 from indexing.vectors import VectorForm, write_vectors
 from pipelines.errors import InputError
-from pipelines.evaluate import SYSTEMS
+from pipelines.evaluate import HYBRID, SYSTEMS, _cells
 from pipelines.manifest import Manifest, ShardRecord
 from pipelines.prepare import write_parquet
 from pipelines.report_map import check_map_column, documents_map
 from pipelines.shown import read_shown
 from pipelines.storage import Location
 from pipelines.systems import EvaluationTask, cell_name
+from pipelines.task_source import TaskSource
 
 
 @pytest.fixture
@@ -169,6 +170,18 @@ def test_hybrid_is_the_fusion_of_the_index_and_bm25_both_deep_enough(task, monke
     assert depths == [50, 50]
     assert found.ids.tolist() == [[2, 1]]  # 0.7 / 2 + 0.3 / 4 and 0.3 / 3 + 0.7 / 3, before 0.3 / 2
     assert found.scores.tolist() == [pytest.approx([0.7 / 2 + 0.3 / 4, 0.3 / 3 + 0.7 / 3])]
+
+
+def test_a_run_has_a_hybrid_row_wherever_something_is_ranked_and_none_on_pairs(tmp_path):
+    place, fusion = Location.parse(tmp_path), FusionConfig(rank_offset=7)
+    ranking = ("askubuntu", "rerank", "scidocs", "cqadupstack", "beir")
+    kinds = (*ranking, "pairs", "sts", "twitterpara")
+    sources = [TaskSource(name=kind, kind=kind, place=place, split="test", top_k=10) for kind in kinds]
+    cells = _cells(sources, place, fusion)
+    hybrid = [cell for cell in cells if cell.system == HYBRID]
+    assert [cell.task for cell in hybrid] == list(ranking)
+    assert {cell.spec["system"].fusion for cell in hybrid} == {fusion}
+    assert len({cell.name for cell in cells}) == len(cells) == 4 * len(ranking) + 3 * 3
 
 
 def test_names_of_cells_sort_like_their_numbers():

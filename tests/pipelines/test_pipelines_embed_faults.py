@@ -63,51 +63,30 @@ def test_an_index_built_by_tasks_is_the_one_built_in_one_process(workspace):
     assert on_ray.facts["version"] != here.facts["version"]
 
 
-class DyingActor(EmbedActor):
-    """Kills its own process in the middle of a shard, the first time."""
-
-    def __call__(self):
-        work, mark = super().__call__(), Path(self.vectors.path) / "_died"
-
-        def dying(name, spec):
-            record = work(name, spec)
-            if name == "part-00002" and not mark.exists():
-                mark.touch()
-                os.kill(os.getpid(), signal.SIGKILL)
-            return record
-
-        return dying
-
-
-def test_a_killed_actor_loses_and_doubles_nothing(workspace, monkeypatch):
-    monkeypatch.setattr(pipelines.embed, "EmbedActor", DyingActor)
-    again, undisturbed = embed_again(workspace, "killed")
-    assert (workspace / "killed" / "_died").exists()
-    assert again == undisturbed
-    ids, _ = all_vectors(workspace, "killed")
-    assert len(np.unique(ids)) == len(ids) == NUM_DOCS
-
-
-class NodeKiller(EmbedActor):
-    """Waits in the middle of the work until the other node is gone, wherever it runs itself."""
+class DoomedActor(EmbedActor):
+    """Kills its own process in the middle of a shard, once; every one waits there until a node is gone."""
 
     def __call__(self):
         import ray
 
         work, folder = super().__call__(), Path(self.vectors.path)
+        mark = folder / "_died"
 
-        def waiting(name, spec):
+        def doomed(name, spec):
             record = work(name, spec)
+            if name == "part-00002" and not mark.exists():
+                mark.touch()
+                os.kill(os.getpid(), signal.SIGKILL)
             (folder / f"_on-{ray.get_runtime_context().get_node_id()}").touch()
             deadline = time.monotonic() + 60
             while not (folder / "_gone").exists() and time.monotonic() < deadline:
                 time.sleep(0.05)
             return record
 
-        return waiting
+        return doomed
 
 
-def test_a_lost_node_loses_and_doubles_nothing(cluster, workspace, monkeypatch):
+def test_a_killed_actor_and_a_lost_node_lose_and_double_nothing(cluster, workspace, monkeypatch):
     node = cluster.add_node(num_cpus=2)
     cluster.wait_for_nodes()
     folder = workspace / "lost"
@@ -121,11 +100,14 @@ def test_a_lost_node_loses_and_doubles_nothing(cluster, workspace, monkeypatch):
 
     killer = threading.Thread(target=remove_when_at_work)
     killer.start()
-    monkeypatch.setattr(pipelines.embed, "EmbedActor", NodeKiller)
+    monkeypatch.setattr(pipelines.embed, "EmbedActor", DoomedActor)
     again, undisturbed = embed_again(workspace, "lost", num_actors=3)
     killer.join()
+    assert (folder / "_died").exists()
     assert (folder / f"_on-{node.node_id}").exists()
     assert again == undisturbed
+    ids, _ = all_vectors(workspace, "lost")
+    assert len(np.unique(ids)) == len(ids) == NUM_DOCS
 
 
 def test_documents_are_added_and_deleted_by_tasks(workspace, tmp_path):

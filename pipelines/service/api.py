@@ -199,7 +199,7 @@ def _add_work(app: FastAPI, call: _Caller, config: ServeConfig) -> None:
     async def live() -> Response:
         """Which encoder and index are live, their columns, and the limits of a request."""
         answer = await call(backend.describe())
-        names = ("max_k", "max_texts", "max_text_chars", "max_body_bytes", "max_waiting")
+        names = ("max_k", "max_hits", "max_texts", "max_text_chars", "max_body_bytes", "max_waiting")
         return _json({**answer.content, "limits": {name: getattr(config, name) for name in names}})
 
 
@@ -282,6 +282,11 @@ def _ask(request: SearchRequest, config: ServeConfig) -> Ask:
     queries = request.queries or ([] if request.query is None else [request.query])
     if request.like is None:
         _check_texts(queries, config, what="queries")
+        if len(queries) * request.k > config.max_hits:
+            raise HTTPException(
+                422,
+                f"{len(queries)} queries with k {request.k}: at most {config.max_hits} hits at once",
+            )
     elif request.mode != "dense" or request.rerank:
         raise HTTPException(
             422, "like ranks by the document's vector: leave out rerank, and any mode but dense"

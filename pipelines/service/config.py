@@ -28,6 +28,7 @@ class ServeConfig:
     max_waiting: requests that may be at work or wait; more are answered 429 at once.
     timeout_s: a request that takes longer is answered 504.
     max_body_bytes, max_text_chars, max_texts, max_k: larger requests are refused.
+    max_hits: so are searches whose queries times k come to more.
     cross_encoder: folder or hub name of a CrossEncoder for `rerank`; None: only the encoder re-ranks.
     rerank_depth: hits that a cross-encoder scores again when a search asks for it.
     """
@@ -47,6 +48,7 @@ class ServeConfig:
     max_text_chars: int = 10_000
     max_texts: int = 256
     max_k: int = 1_000
+    max_hits: int = 20_000
     cross_encoder: str | None = None
     rerank_depth: int = 50
     fusion: FusionConfig = field(default_factory=FusionConfig)
@@ -55,7 +57,7 @@ class ServeConfig:
         require(0 <= self.port <= 65_535, "port must be between 0 and 65535")
         for name in ("num_replicas", "batch_size", "max_waiting", "max_body_bytes", "rerank_depth"):
             require(getattr(self, name) >= 1, f"{name} must be at least 1")
-        for name in ("max_text_chars", "max_texts", "max_k"):
+        for name in ("max_text_chars", "max_texts", "max_k", "max_hits"):
             require(getattr(self, name) >= 1, f"{name} must be at least 1")
         for name in ("cpus_per_replica", "poll_s", "timeout_s"):
             require(getattr(self, name) > 0, f"{name} must be positive")

@@ -5,7 +5,7 @@ import asyncio
 from pipelines.service.api import create_app
 from pipelines.service.config import ServeConfig
 
-LIMITS = {"max_texts": 4, "max_text_chars": 50, "max_k": 20, "max_body_bytes": 2_000}
+LIMITS = {"max_texts": 4, "max_text_chars": 50, "max_k": 20, "max_hits": 40, "max_body_bytes": 2_000}
 
 
 class LocalBackend:

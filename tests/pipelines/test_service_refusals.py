@@ -28,6 +28,7 @@ QUERY = "read a line of the file"
         ("/search", {"query": "a" * 51}, 422, "51 characters, at most 50"),
         ("/search", {"query": "a", "k": 21}, 422, "at most 20"),
         ("/search", {"query": "a", "k": 0}, 422, "k: "),
+        ("/search", {"queries": ["a"] * 3, "k": 14}, 422, "3 queries with k 14: at most 40 hits at once"),
         ("/search", {"query": "a", "mode": "magic"}, 422, "mode: "),
         ("/search", {"query": "a", "filter": "colour = red"}, 422, "no column 'colour'"),
         ("/search", {"query": "a", "filter": "size > "}, 422, "value is missing"),

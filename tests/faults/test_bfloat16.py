@@ -17,7 +17,8 @@ from pipelines.storage import Location
 from pipelines.train_config import EarlyStopping
 from pipelines.train_job import Training
 from pipelines.validation_task import ValidationTask
-from tests.faults.conftest import Undisturbed
+from tests.faults.conftest import Nodes
+from tests.faults.linked import Linked
 from tests.faults.training import Outcome, copy_of, killing, newest_step, train, weights_after
 from tsdae_core.encoder import SentenceEncoder
 
@@ -45,14 +46,14 @@ def _train_here(
 
 
 @pytest.fixture(scope="module")
-def config(undisturbed: Undisturbed, tmp_path_factory: pytest.TempPathFactory) -> RunConfig:
+def config(base: RunConfig, tmp_path_factory: pytest.TempPathFactory) -> RunConfig:
     """The base with a validation task beside the losses, in bfloat16, for one worker."""
     folder = tmp_path_factory.mktemp("bfloat16")
     pairs = [f"{i % 6}.0\tbala {i}\tkorin {i * i % 7} po\n" for i in range(12)]
     (folder / "sts.tsv").write_text("score\tsentence1\tsentence2\n" + "".join(pairs))
     task = ValidationTask(kind="sts", folder=str(folder / "sts.tsv"))
     stopping = EarlyStopping(task=task)
-    return copy_of(undisturbed.config, folder, precision="bfloat16", early_stopping=stopping, num_workers=1)
+    return copy_of(base, folder, precision="bfloat16", early_stopping=stopping, num_workers=1)
 
 
 @pytest.fixture(scope="module")
@@ -60,14 +61,14 @@ def alone(config: RunConfig) -> Outcome:
     return _train_here(config)
 
 
-def test_it_learns_as_float32_does_and_is_not_float32(undisturbed: Undisturbed, alone: Outcome) -> None:
-    assert alone.stream == undisturbed.outcome.stream
+def test_it_learns_as_float32_does_and_is_not_float32(undisturbed: Linked, alone: Outcome) -> None:
+    assert alone.stream == undisturbed.finished.stream
     for curve in ("losses", "validation_losses"):
-        in_float32 = undisturbed.outcome.log[curve]
+        in_float32 = undisturbed.finished.log[curve]
         assert alone.log[curve] == [pytest.approx(point, abs=_CLOSE) for point in in_float32], curve
         assert alone.log[curve] != in_float32, curve
     assert alone.log["validation_losses"][-1][1] < alone.log["validation_losses"][0][1]
-    steps = [step for step, _ in undisturbed.outcome.log["validation_losses"]]
+    steps = [step for step, _ in undisturbed.finished.log["validation_losses"]]
     for curve in ("retrieval_mrrs", "task_scores"):
         assert [step for step, _ in alone.log[curve]] == steps
         assert np.isfinite([value for _, value in alone.log[curve]]).all()
@@ -91,7 +92,7 @@ def test_a_restart_changes_no_bit(config: RunConfig, alone: Outcome, tmp_path: P
 
 
 def test_shards_of_two_workers_through_a_kill_are_the_same_training(
-    config: RunConfig, alone: Outcome, tmp_path: Path
+    nodes: Nodes, config: RunConfig, alone: Outcome, tmp_path: Path
 ) -> None:
     sharded = copy_of(config, tmp_path, num_workers=2, strategy="fsdp2", max_batch_tokens=30)
     with killing(sharded, "RayTrainWorker", when=_A_CHECKPOINT) as killed:

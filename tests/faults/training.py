@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import hashlib
 import io
 import json
 import shutil
@@ -183,7 +184,10 @@ def processes(name: str) -> list[psutil.Process]:
 
 @dataclasses.dataclass(frozen=True)
 class Outcome:
-    """What a training left: its log, every weight of the last checkpoint (decoder included), a digest."""
+    """What a training left: its log, every weight of the last checkpoint (decoder included), a digest.
+
+    digest: of every file of the encoder, the log included.
+    """
 
     log: dict[str, Any]
     weights: Weights
@@ -191,13 +195,19 @@ class Outcome:
 
     @staticmethod
     def of(config: RunConfig) -> Outcome:
-        """Of a finished training."""
-        workspace = Path(config.workspace)
-        return Outcome(
-            json.loads((workspace / "encoder" / "training_log.json").read_text()),
-            weights_after(newest_step(config), config),
-            json.loads((workspace / "encoder" / "manifest.json").read_text())["digest"],
-        )
+        """Of a finished train stage."""
+        return Outcome.at(Path(config.workspace) / "encoder", config)
+
+    @staticmethod
+    def at(encoder: Path, config: RunConfig) -> Outcome:
+        """Of a finished training that left its encoder here."""
+        digest = hashlib.sha256()
+        for path in sorted(encoder.rglob("*")):
+            if path.is_file() and path.name != "manifest.json":  # which the stage adds
+                digest.update(f"{path.relative_to(encoder)} {path.stat().st_size}\n".encode())
+                digest.update(path.read_bytes())
+        log = json.loads((encoder / "training_log.json").read_text())
+        return Outcome(log, weights_after(newest_step(config), config), digest.hexdigest())
 
     def distance(self, other: Outcome) -> float:
         """The largest difference of any weight."""
@@ -231,3 +241,16 @@ def distance(some: Weights, others: Weights) -> float:
     """The largest difference of any weight."""
     assert some.keys() == others.keys()
     return max(float(np.abs(value - others[name]).max()) for name, value in some.items())
+
+
+def assert_kept_the_start(config: RunConfig) -> None:
+    """The stage's encoder has the very weights of `start/`, which has no pooling around its backbone."""
+    kept, start = (
+        load_file(Path(config.workspace) / name / "model.safetensors") for name in ("encoder", "start")
+    )
+    shared = kept.keys() & {name if name in kept else f"bert.{name}" for name in start}
+    assert len(shared) == len(start)
+    for name in shared:
+        np.testing.assert_array_equal(
+            kept[name], start[name if name in start else name.removeprefix("bert.")]
+        )

@@ -1,11 +1,13 @@
-"""An epoch of noise on disk equals the stream of the training; examples show that very noise."""
+"""Noise of an epoch on disk keeps off the files of others; examples show the noise of the training.
+
+That the epoch is the stream of the training is shown in test_pipelines_ray, which has a cluster.
+"""
 
 import re
 
 import numpy as np
-import pyarrow.parquet as pq
 import pytest
-from pipeline_builders import make_tokens, quiet_reporter, random_rows, write_rows, write_token_shards
+from pipeline_builders import make_tokens, quiet_reporter, write_rows, write_token_shards
 from typer.testing import CliRunner
 
 from pipelines.cli.main import app
@@ -17,8 +19,6 @@ from pipelines.manifest import StageFolder
 from pipelines.noise_epoch import noise_examples, recorded_config, write_plan
 from pipelines.prepare import prepare
 from pipelines.storage import Location
-from pipelines.stream import BatchStream, StreamSpec
-from tests.pipelines.shard_builders import run_shards_here
 from tsdae_core.encoder import SentenceEncoder
 from tsdae_core.objective import build_objective
 from tsdae_core.pretrained import small_encoder_path
@@ -27,71 +27,12 @@ from tsdae_core.tokens import tokenize_texts
 from tsdae_core.tsdae import TsdaeConfig
 
 TEXTS = ["the cat sat on the mat", "a dog barked at the old cat", "seven small boats went out to sea"] * 4
-# Two lanes of more than a block, so that an epoch is more than one task's work.
-NUM_ROWS = 9_000
 
 
 @pytest.fixture(scope="module")
 def objective():
     config = TsdaeConfig(decoder_mask_ratio=0.3)
     return build_objective("tsdae", tokenizer=train_tokenizer(TEXTS, vocab_size=60), config=config)
-
-
-def stream_rows(plan, rows, objective, *, epoch, workers):
-    """What the workers' streams hold of an epoch: (step, row id) -> the bytes of each array."""
-    found = {}
-    first = epoch * plan.steps_per_epoch
-    for rank in range(workers):
-        spec = StreamSpec(
-            plan=plan,
-            rows=rows,
-            objective=objective,
-            rank=rank,
-            world_size=workers,
-            first_step=first,
-            num_steps=first + plan.steps_per_epoch,
-            max_batch_tokens=900,
-        )
-        for step in BatchStream(spec):
-            for batch in step.micro_batches:
-                for name, lengths in (("source", "source"), ("target", "target"), ("decoder", "target")):
-                    parts = np.split(batch[f"{name}_ids"], np.cumsum(batch[f"{lengths}_lengths"])[:-1])
-                    for row_id, ids in zip(batch["row_ids"].tolist(), parts, strict=True):
-                        found.setdefault((step.step, row_id), {})[f"{name}_ids"] = ids.tobytes()
-    return found
-
-
-def test_an_epoch_on_disk_is_byte_for_byte_the_stream_into_two_workers(
-    tmp_path, monkeypatch, objective, ray_cluster
-):
-    monkeypatch.setattr("pipelines.noise_epoch.run_shards", run_shards_here)
-    row_ids = np.arange(NUM_ROWS) * 3 + 1
-    rows = write_token_shards(
-        Location.parse(tmp_path / "tokens"), [(row_ids, make_tokens(random_rows(NUM_ROWS)))]
-    )
-    plan = LanePlan(num_rows=NUM_ROWS, batch_size=1_024, num_lanes=2, seed=5)
-    reporter, note = quiet_reporter()
-    output = Location.parse(tmp_path / "epoch")
-
-    def write():
-        return write_plan(
-            *(plan, rows, objective, output), epoch=2, inputs={"tokens": "x"}, settings={}, reporter=reporter
-        )
-
-    manifest = write()
-    assert manifest.counts == {"sentences": NUM_ROWS, "steps": plan.steps_per_epoch}
-    assert len(manifest.shards) == 2
-    written, order = {}, []
-    for path in sorted((tmp_path / "epoch").glob("part-*.parquet")):
-        for row in pq.read_table(path).to_pylist():
-            key = (row.pop("step"), row.pop("row_id"))
-            order.append(key)
-            written[key] = {name: np.asarray(ids, np.int32).tobytes() for name, ids in row.items()}
-    assert [step for step, _ in order] == sorted(step for step, _ in order)
-    assert written == stream_rows(plan, rows, objective, epoch=2, workers=2)
-    assert {row_id for _, row_id in written} == set(row_ids.tolist())
-    assert write() == manifest
-    assert "noise: up to date, 9,000 sentences" in note.getvalue()
 
 
 def test_a_folder_with_files_of_somebody_else_is_not_emptied(tmp_path, objective):

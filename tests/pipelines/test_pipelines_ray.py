@@ -4,6 +4,7 @@ import time
 from pathlib import Path
 
 import numpy as np
+import pyarrow.parquet as pq
 import pytest
 from pipeline_builders import make_tokens, quiet_reporter, random_rows, write_rows, write_token_shards
 from ray.exceptions import RayError
@@ -12,6 +13,7 @@ from pipelines.collection_config import CollectionConfig
 from pipelines.errors import InputError
 from pipelines.lanes import LanePlan
 from pipelines.manifest import ShardRecord, StageFolder
+from pipelines.noise_epoch import write_plan
 from pipelines.prepare import prepare
 from pipelines.progress_board import _READ_TIMEOUT_S, followed, new_board
 from pipelines.shards import run_shards
@@ -20,6 +22,7 @@ from pipelines.stream import BatchStream, StreamSpec
 from tests.pipelines.shard_builders import run_shards_here
 from tsdae_core.objective import build_objective
 from tsdae_core.scratch import train_tokenizer
+from tsdae_core.tsdae import TsdaeConfig
 
 pytestmark = pytest.mark.usefixtures("ray_cluster")
 
@@ -157,10 +160,15 @@ def test_a_bad_file_found_by_a_task_is_one_error_and_leaves_no_output(tmp_path, 
 NUM_ROWS, BATCH, LANES, STEPS = 17_000, 1_024, 4, 22
 
 
+def tsdae(**settings):
+    texts = ["the cat sat on the mat", "a dog barked at the old cat"] * 4
+    config = TsdaeConfig(**settings)
+    return build_objective("tsdae", tokenizer=train_tokenizer(texts, vocab_size=60), config=config)
+
+
 @pytest.fixture(scope="module")
 def objective():
-    texts = ["the cat sat on the mat", "a dog barked at the old cat"] * 4
-    return build_objective("tsdae", tokenizer=train_tokenizer(texts, vocab_size=60))
+    return tsdae()
 
 
 @pytest.fixture(scope="module")
@@ -226,6 +234,66 @@ def test_a_corpus_smaller_than_the_lanes_gives_every_worker_every_step(tmp_path,
 def test_the_stream_of_a_finished_run_is_empty(rows, objective):
     plan = LanePlan(num_rows=NUM_ROWS, batch_size=BATCH, num_lanes=LANES, seed=11)
     assert global_steps(plan, rows, objective, workers=1, num_steps=5, first_step=5) == {}
+
+
+# Two lanes of more than a block, so that an epoch is more than one task's work.
+EPOCH_ROWS = 9_000
+
+
+def stream_rows(plan, rows, objective, *, epoch, workers):
+    """What the workers' streams hold of an epoch: (step, row id) -> the bytes of each array."""
+    found = {}
+    first = epoch * plan.steps_per_epoch
+    for rank in range(workers):
+        spec = StreamSpec(
+            plan=plan,
+            rows=rows,
+            objective=objective,
+            rank=rank,
+            world_size=workers,
+            first_step=first,
+            num_steps=first + plan.steps_per_epoch,
+            max_batch_tokens=900,
+        )
+        for step in BatchStream(spec):
+            for batch in step.micro_batches:
+                for name, lengths in (("source", "source"), ("target", "target"), ("decoder", "target")):
+                    parts = np.split(batch[f"{name}_ids"], np.cumsum(batch[f"{lengths}_lengths"])[:-1])
+                    for row_id, ids in zip(batch["row_ids"].tolist(), parts, strict=True):
+                        found.setdefault((step.step, row_id), {})[f"{name}_ids"] = ids.tobytes()
+    return found
+
+
+def test_an_epoch_on_disk_is_byte_for_byte_the_stream_into_two_workers(tmp_path, monkeypatch):
+    monkeypatch.setattr("pipelines.noise_epoch.run_shards", run_shards_here)
+    objective = tsdae(decoder_mask_ratio=0.3)
+    row_ids = np.arange(EPOCH_ROWS) * 3 + 1
+    rows = write_token_shards(
+        Location.parse(tmp_path / "tokens"), [(row_ids, make_tokens(random_rows(EPOCH_ROWS)))]
+    )
+    plan = LanePlan(num_rows=EPOCH_ROWS, batch_size=1_024, num_lanes=2, seed=5)
+    reporter, note = quiet_reporter()
+    output = Location.parse(tmp_path / "epoch")
+
+    def write():
+        return write_plan(
+            *(plan, rows, objective, output), epoch=2, inputs={"tokens": "x"}, settings={}, reporter=reporter
+        )
+
+    manifest = write()
+    assert manifest.counts == {"sentences": EPOCH_ROWS, "steps": plan.steps_per_epoch}
+    assert len(manifest.shards) == 2
+    written, order = {}, []
+    for path in sorted((tmp_path / "epoch").glob("part-*.parquet")):
+        for row in pq.read_table(path).to_pylist():
+            key = (row.pop("step"), row.pop("row_id"))
+            order.append(key)
+            written[key] = {name: np.asarray(ids, np.int32).tobytes() for name, ids in row.items()}
+    assert [step for step, _ in order] == sorted(step for step, _ in order)
+    assert written == stream_rows(plan, rows, objective, epoch=2, workers=2)
+    assert {row_id for _, row_id in written} == set(row_ids.tolist())
+    assert write() == manifest
+    assert "noise: up to date, 9,000 sentences" in note.getvalue()
 
 
 def test_the_progress_board_shows_the_last_state_and_a_lost_board_fails_nothing():

@@ -98,16 +98,18 @@ def test_each_phase_starts_from_the_last_and_only_what_changed_is_redone(tmp_pat
     weights = load_file(work / "encoder/model.safetensors")
     again = run(config, "train")
     assert again.count("up to date, 3 steps") == 2
-    longer = PhaseConfig(name="pairs", train=replace(ranking, num_steps=4))
+
+    without_ray(monkeypatch)
+    alone = replace(ranking, num_workers=1)
+    longer = PhaseConfig(name="pairs", train=replace(alone, num_steps=4))
     changed = replace(config, phases=(config.phases[0], longer), train=longer.train)
-    third = run(changed, "train")
+    _, third = prepare_and_train(changed)
     assert third.count("up to date, 3 steps") == 1
     assert json.loads((work / "encoder/training_log.json").read_text())["num_steps"] == 4
 
     shutil.rmtree(work / "encoder")
-    without_ray(monkeypatch)
-    alone = PhaseConfig(name="pairs", train=replace(ranking, num_workers=1))
-    prepare_and_train(replace(config, phases=(config.phases[0], alone), train=alone.train))
+    pairs = PhaseConfig(name="pairs", train=alone)
+    prepare_and_train(replace(config, phases=(config.phases[0], pairs), train=alone))
     by_one = json.loads((work / "encoder/training_log.json").read_text())
     assert by_one["stream_digests"] == log["stream_digests"]
     np.testing.assert_allclose(by_one["validation_losses"], log["validation_losses"], atol=1e-4)

@@ -8,12 +8,22 @@ import os
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import psutil
+import pytest
 import yaml
 
 _LOOK_EVERY_S = 0.5
+_NUM_CPUS = 4  # two train workers, and their ingest
+# Ray Train looks at its workers every two seconds, and they wait for it after every checkpoint.
+_SETTINGS = {
+    "PYTHONPATH": str(Path(__file__).resolve().parents[2]),
+    "OMP_NUM_THREADS": "1",
+    "RAY_TRAIN_HEALTH_CHECK_INTERVAL_S": "0.5",
+}
 STAGE_FOLDERS = (
     "corpus",
     "documents",
@@ -64,32 +74,51 @@ def write_config(folder: Path, corpus: Path, workspace: Path) -> Path:
     return path
 
 
-def tsdae(*arguments: str, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
-    """Runs the command to its end."""
+def tsdae(
+    *arguments: str, cwd: Path | None = None, cluster: str | None = None
+) -> subprocess.CompletedProcess[str]:
+    """Runs the command to its end, on a Ray of its own or on a cluster."""
     return subprocess.run(
         [sys.executable, "-m", "pipelines", *arguments],
         capture_output=True,
         text=True,
-        env=_environment(),
+        env=_environment(cluster),
         cwd=cwd,
         check=False,
     )
 
 
-def start_tsdae(*arguments: str) -> subprocess.Popen[str]:
-    """Starts the command and comes back at once."""
+def start_tsdae(*arguments: str, cluster: str | None = None) -> subprocess.Popen[str]:
+    """Starts the command, on a Ray of its own or on a cluster, and comes back at once."""
     return subprocess.Popen(
         [sys.executable, "-m", "pipelines", *arguments],
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
         text=True,
-        env=_environment(),
+        env=_environment(cluster),
     )
 
 
-def _environment() -> dict[str, str]:
-    root = str(Path(__file__).resolve().parents[2])
-    return {**os.environ, "PYTHONPATH": root, "OMP_NUM_THREADS": "1"}
+def _environment(cluster: str | None = None) -> dict[str, str]:
+    joined = {} if cluster is None else {"RAY_ADDRESS": cluster}
+    return {**os.environ, **_SETTINGS, **joined}
+
+
+@contextmanager
+def running_cluster() -> Iterator[str]:
+    """The address of a Ray cluster that outlives the runs which join it."""
+    from ray.cluster_utils import Cluster
+
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in _SETTINGS.items():
+            patch.setenv(name, value)
+        cluster = Cluster(
+            initialize_head=True, head_node_args={"num_cpus": _NUM_CPUS, "include_dashboard": False}
+        )
+    try:
+        yield cluster.address
+    finally:
+        cluster.shutdown()
 
 
 def manifest_digests(workspace: Path) -> dict[str, str]:

@@ -1,4 +1,8 @@
-"""SIGKILL in the middle of every stage, then the same command again: the outcome is the undisturbed one's."""
+"""SIGKILL in the middle of every stage, then the same command again: the outcome is the undisturbed one's.
+
+The first half of the runs start a Ray of their own, which has to end with them; the others join a cluster,
+which has to go on without them.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +12,15 @@ import psutil
 import pytest
 
 from tests.end_to_end.conftest import TinyRun
-from tests.end_to_end.helpers import kill_at, manifest_digests, start_tsdae, tsdae, wait_gone, write_config
+from tests.end_to_end.helpers import (
+    kill_at,
+    manifest_digests,
+    running_cluster,
+    start_tsdae,
+    tsdae,
+    wait_gone,
+    write_config,
+)
 
 # Agents of Ray see a killed raylet at once, then wait a minute for its control store before they end.
 _AGENTS_END_S = 150
@@ -18,6 +30,8 @@ _MOMENTS = {
     "start": "start/_started.json",
     "tokenize": "tokens/part-*.parquet",
     "train": "training/*/checkpoint_*",
+}
+_MOMENTS_ON_A_CLUSTER = {
     "embed": "vectors/part-*.parquet",
     "index": "index/_started.json",
     "evaluate": "report/scores/*.parquet",
@@ -34,7 +48,10 @@ def test_killed_in_every_stage_and_rerun_gives_the_undisturbed_manifests(
     descendants: set[psutil.Process] = set()
     for pattern in _MOMENTS.values():
         descendants |= kill_at(start_tsdae("run", str(config)), workspace, pattern)
-    done = tsdae("run", str(config))
+    with running_cluster() as cluster:
+        for pattern in _MOMENTS_ON_A_CLUSTER.values():
+            kill_at(start_tsdae("run", str(config), cluster=cluster), workspace, pattern)
+        done = tsdae("run", str(config), cluster=cluster)
     assert done.returncode == 0, done.stderr
     assert manifest_digests(workspace) == manifest_digests(tiny_run.workspace)
     assert not wait_gone(descendants, timeout_s=_AGENTS_END_S), "processes outlived a killed run"

@@ -24,12 +24,14 @@ from indexing.bm25 import BM25Searcher
 from indexing.filters import parse_filter
 from indexing.fusion import FusionConfig, fuse
 from indexing.hits import NO_HIT, Hits
+from indexing.index_metadata import IndexMetadata
 from indexing.search import Selection
 from indexing.store import VectorIndex, open_index
 from indexing.vector_files import VectorFiles
 from pipelines.collection import finished_manifest
 from pipelines.documents import Documents
 from pipelines.errors import InputError
+from pipelines.manifest import Manifest
 from pipelines.names import BM25_FOLDER, INDEX_FOLDER, LOOKUP_FOLDER, VECTORS_FOLDER
 from pipelines.parquet import ROWS_PER_SHARD_BITS
 from pipelines.readable import find_readable
@@ -134,30 +136,12 @@ class Searcher:
         loaded = SentenceEncoder.load(encoder[0], device=device)
         # What was recorded may not be what lies there: files can be replaced.
         index.check_encoder(loaded.fingerprint())
-        metadata, version = index.metadata, found.index_manifest.facts.get("version")
-        info = {
-            "workspace": str(place),
-            "encoder": metadata.encoder_fingerprint,
-            "index": found.index_manifest.digest,
-            "documents": metadata.num_vectors,
-            "dim": metadata.dim,
-            "metric": metadata.metric,
-            "factory": metadata.factory,
-            "index_version": version,
-            "recall_at_10": metadata.recall_at_10,
-            "recall_at_10_interval": metadata.recall_at_10_interval,
-            "recall_version": metadata.recall_version or version,
-            "recall_num_changed": metadata.recall_num_changed,
-            "recall_is_stale": metadata.recall_is_stale,
-            "target_recall_at_10": metadata.target_recall_at_10,
-            "misses_target": metadata.misses_target,
-        }
         return Searcher(
             loaded,
             index,
             BM25Searcher.load(lookup / BM25_FOLDER, mmap=True),
             Documents.open(lookup),
-            info=info,
+            info={"workspace": str(place)} | _about(index.metadata, found.index_manifest),
             kept=kept,
         )
 
@@ -302,6 +286,27 @@ def _local(place: Location, name: str, kept: tempfile.TemporaryDirectory[str] | 
     target.mkdir()
     pafs.copy_files(place.path, str(target), place.filesystem, pafs.LocalFileSystem())
     return target
+
+
+def _about(metadata: IndexMetadata, manifest: Manifest) -> dict[str, Any]:
+    """What is live, for people and for the service."""
+    version = manifest.facts.get("version")
+    return {
+        "encoder": metadata.encoder_fingerprint,
+        "index": manifest.digest,
+        "documents": metadata.num_vectors,
+        "dim": metadata.dim,
+        "metric": metadata.metric,
+        "factory": metadata.factory,
+        "index_version": version,
+        "recall_at_10": metadata.recall_at_10,
+        "recall_at_10_interval": metadata.recall_at_10_interval,
+        "recall_version": metadata.recall_version or version,
+        "recall_num_changed": metadata.recall_num_changed,
+        "recall_is_stale": metadata.recall_is_stale,
+        "target_recall_at_10": metadata.target_recall_at_10,
+        "misses_target": metadata.misses_target,
+    }
 
 
 def _texts_of(queries: Queries) -> list[str]:

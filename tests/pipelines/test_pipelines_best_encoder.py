@@ -3,13 +3,12 @@
 import json
 from pathlib import Path
 
-import numpy as np
 import pytest
 from labelled_builders import prepare_and_train, small_config, small_train
-from safetensors.numpy import load_file
 from train_here import KilledError, without_ray
 
 from pipelines.train_config import EarlyStopping
+from tests.faults.training import assert_kept_the_start
 
 
 def training_log(config):
@@ -39,13 +38,5 @@ def test_a_stopped_training_keeps_its_best_encoder_also_through_a_kill(tmp_path,
     undisturbed = small_config(tmp_path / "undisturbed", train)
     prepare_and_train(undisturbed)
     assert log == training_log(undisturbed)
-    kept, start = (
-        load_file(Path(config.workspace) / name / "model.safetensors") for name in ("encoder", "start")
-    )
-    shared = kept.keys() & {name if name in kept else f"bert.{name}" for name in start}
-    assert len(shared) == len(start)
-    for name in shared:
-        np.testing.assert_array_equal(
-            kept[name], start[name if name in start else name.removeprefix("bert.")]
-        )
+    assert_kept_the_start(config)
     assert "train: up to date, 8 steps" in prepare_and_train(config)[1]

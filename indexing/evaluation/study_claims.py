@@ -29,7 +29,8 @@ class Question:
     """A claim about two settings in a column.
 
     within: 0 asks whether `better` is above `than`; more, whether the two are so near, in the unit of the
-    measure. ahead: with `within`, `better` must also be above.
+    measure. ahead: with `within`, `better` must also be above. not_below: more than 0 asks whether `better`
+    is above, equal, or below by no more than this (non-inferiority).
     """
 
     text: str
@@ -37,6 +38,7 @@ class Question:
     than: str
     within: float = 0.0
     ahead: bool = False
+    not_below: float = 0.0
     column: str = MEAN
 
     @property
@@ -173,6 +175,8 @@ def _judge(
         is_sure = p_value < SIGNIFICANCE_LEVEL
         if asked.within:
             verdict = _nearness(asked, low, high, is_sure)
+        elif asked.not_below:
+            verdict = _not_below(asked.not_below, low, high)
         elif low > 0 and is_sure and mean >= smallest:
             verdict = "seen"
         elif high < max(smallest, 0.0):
@@ -186,6 +190,12 @@ def _judge(
         p_value=p_value,
         num_seeds=len(differences),
     )
+
+
+def _not_below(margin: float, low: float, high: float) -> Verdict:
+    if low >= -margin:
+        return "seen"
+    return "not seen" if high < -margin else "cannot be told"
 
 
 def _nearness(asked: Question, low: float, high: float, is_sure: bool) -> Verdict:

@@ -64,10 +64,11 @@ def claims_legend(smallest: float) -> str:
         f"claims. Seen: the interval is above 0, p < {SIGNIFICANCE_LEVEL}, and the difference is at least "
         f"{100 * smallest:.1f} points; not seen: the interval is below that. Of a claim of nearness, seen: "
         "the whole interval is within the bound, and where one is to be ahead, above 0 with p as before; not "
-        "seen: it is outside. One against all others is seen if it is against each, not seen if it is not "
-        "against one. That one task does not predict the others is seen if the 95 % interval of the rank "
-        "correlation over the settings is below the bound in every domain, not seen if it is above it in "
-        "every domain. Anything else cannot be told."
+        "seen: it is outside. That one is not below another is seen if the whole interval is above the "
+        "claim's margin, not seen if it is below. One against all others is seen if it is against each, not "
+        "seen if it is not against one. That one task does not predict the others is seen if the 95 % "
+        "interval of the rank correlation over the settings is below the bound in every domain, not seen if "
+        "it is above it in every domain. Anything else cannot be told."
     )
 
 

@@ -16,7 +16,8 @@ class Claim:
 
     better, than: settings; `than: "*"` is every other one, and the claim is seen if it is against each.
     within: points of the tables (times 100); 0 asks whether `better` is above, more whether the two are so
-    near. ahead: with `within`, `better` must be above too. task: a column instead of the mean over the tasks.
+    near. ahead: with `within`, `better` must be above too. not_below: points that `better` may at most be
+    below by; above is as well. task: a column instead of the mean over the tasks.
     labels_below: judges the study's search instead: whether fewer labelled rows than this let `better`, one
     of its settings, match `than`.
     unpredicted_by: a task instead of settings: whether in every domain the order of the settings on it has a
@@ -28,6 +29,7 @@ class Claim:
     than: str = ""
     within: float = 0.0
     ahead: bool = False
+    not_below: float = 0.0
     task: str = ""
     labels_below: int = 0
     unpredicted_by: str = ""
@@ -36,17 +38,20 @@ class Claim:
     def __post_init__(self) -> None:
         where = f"claim '{self.text}': "
         named = bool(self.better) and bool(self.than)
-        plain = not (self.better or self.than or self.within or self.task or self.labels_below)
+        bounded = self.within or self.not_below
+        plain = not (self.better or self.than or bounded or self.task or self.labels_below)
         require(
             plain if self.unpredicted_by else named,
             where + "give better and than, or unpredicted_by and none of the others",
         )
         require(0 < self.rank_below <= 1, where + "rank_below must be above 0 and at most 1")
         require(self.within >= 0, where + "within must not be negative")
+        require(self.not_below >= 0, where + "not_below must not be negative")
+        require(not (self.within and self.not_below), where + "give within or not_below")
         require(self.within > 0 or not self.ahead, where + "ahead goes with within")
         require(
-            self.labels_below == 0 or not (self.within or self.task),
-            where + "labels_below goes without within and task",
+            self.labels_below == 0 or not (bounded or self.task),
+            where + "labels_below goes without within, not_below and task",
         )
 
     @property

@@ -85,7 +85,7 @@ def read_study_file(folder: Location) -> dict[str, Any]:
     if not (folder / STUDY_FILE).exists():
         raise InputError(f"'{folder}' has no {STUDY_FILE}; run the study first, without --report-only")
     content: dict[str, Any] = (folder / STUDY_FILE).read_json()
-    if "tunings" not in content:
+    if "tunings" not in content or any("not_below" not in claim for claim in content["claims"]):
         raise InputError(
             f"'{folder / STUDY_FILE}' is of an earlier version; run the study again: its cells are kept"
         )

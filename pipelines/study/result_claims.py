@@ -94,6 +94,7 @@ def _questions(claim: Mapping[str, Any], settings: Sequence[str]) -> list[Questi
             than=than,
             within=claim["within"] / 100,
             ahead=claim["ahead"],
+            not_below=claim["not_below"] / 100,
             column=claim["task"] or MEAN,
         )
         for than in (others if claim["than"] == ALL_OTHERS else [claim["than"]])

@@ -94,8 +94,8 @@ def write_study_folder(folder, gain=0.05):
             write_raw(Location.parse(folder), job)
             cells.append({"setting": setting, "domain": "d", "seed": seed, "key": job.key})
     claim = {
-        "better": "better", "than": "base", "within": 0.0, "ahead": False, "task": "", "labels_below": 0,
-        "unpredicted_by": "", "rank_below": 0.7,
+        "better": "better", "than": "base", "within": 0.0, "ahead": False, "not_below": 0.0, "task": "",
+        "labels_below": 0, "unpredicted_by": "", "rank_below": 0.7,
     }  # fmt: skip
     study = {
         "name": "made-up", "title": "Made up", "about": "", "size": "",
@@ -110,6 +110,7 @@ def write_study_folder(folder, gain=0.05):
             claim | {"text": "above"},
             claim | {"text": "few", "labels_below": 100},
             claim | {"text": "best", "than": "*"},
+            claim | {"text": "no worse", "not_below": 1.0},
             claim | {"text": "unlike", "unpredicted_by": "pairs", "better": "", "than": ""},
         ],
         "published_mean": {"better": 71.0}, "max_tokens": [64],
@@ -137,11 +138,12 @@ def test_the_mean_and_the_claims_have_tests_over_queries_of_both_kinds_of_tasks(
     assert {column for (_, column), cell in report.table.cells.items() if cell.p_value is not None} == {
         "queries", "pairs", "mean",
     }  # fmt: skip
-    above, few, best, unlike = report.claims
+    above, few, best, no_worse, unlike = report.claims
     assert (above.verdict, above.num_seeds) == ("seen", 3)
     assert above.p_value < 0.05
     assert (few.verdict, few.basis) == ("seen", "d: 64 rows")
     assert (best.verdict, best.basis) == ("seen", "seen against base")
+    assert no_worse.verdict == "seen"
     assert unlike.verdict == "cannot be told"  # of two settings
     assert report.table.cells["better", "mean"].published == 0.71
     assert report.choices[0].cells[-2:] == ("lr 0.1: 60.0, 0.2: failed", "0.1 *")

@@ -206,6 +206,15 @@ def test_nearness_needs_the_whole_interval_inside_the_bound_and_the_sign_where_i
     assert verdict(near, LOW, within=0.01, ahead=True, p=0.2).verdict == "cannot be told"
 
 
+def test_not_below_needs_the_whole_interval_above_the_margin():
+    behind = [value - 0.004 for value in LOW]
+    assert verdict(HIGH, LOW, not_below=0.01).verdict == "seen"
+    assert verdict(behind, LOW, not_below=0.01, p=0.001).verdict == "seen"
+    assert verdict(behind, LOW, not_below=0.003).verdict == "not seen"
+    assert verdict(behind, LOW, not_below=0.01, error=0.005).verdict == "cannot be told"
+    assert verdict([0.5], [0.4], not_below=0.01).verdict == "cannot be told"
+
+
 def test_the_interval_holds_seeds_and_queries_and_is_never_narrower_than_that_of_the_seeds():
     of_seeds = 12.7062 * 0.005  # Student's t with one degree of freedom, standard error 0.005
     low, high = joint_interval([0.1, 0.11], 0.0)

@@ -34,7 +34,7 @@ from pipelines.errors import InputError
 from pipelines.manifest import Manifest
 from pipelines.names import BM25_FOLDER, INDEX_FOLDER, LOOKUP_FOLDER, VECTORS_FOLDER
 from pipelines.parquet import ROWS_PER_SHARD_BITS
-from pipelines.readable import find_readable
+from pipelines.readable import Readable, find_readable
 from pipelines.rerank import Reranker, rerank_hits
 from pipelines.storage import Location
 from pipelines.unicode_text import refuse_lone_surrogates
@@ -122,28 +122,14 @@ class Searcher:
                 f"there is no workspace '{workspace}'; name one with --workspace, or run `make quickstart`"
             )
         found = find_readable(place)
-        kept = None if place.is_local else tempfile.TemporaryDirectory(prefix="tsdae-search-")
-        lookup = _local(found.lookup, LOOKUP_FOLDER, kept)
-        files = None
-        if found.lookup_manifest.counts["vectors"]:
-            files = VectorFiles.open(lookup / VECTORS_FOLDER, shard_bits=ROWS_PER_SHARD_BITS)
-        index = open_index(_local(found.index, INDEX_FOLDER, kept), full_vectors=files)
-        if encoder is None:
-            encoder_manifest = finished_manifest(place / "encoder", command="train")
-            folder = _local(place / "encoder", "encoder", kept)
-            encoder = folder, str(encoder_manifest.facts["encoder_fingerprint"])
-        index.check_encoder(encoder[1])
-        loaded = SentenceEncoder.load(encoder[0], device=device)
-        # What was recorded may not be what lies there: files can be replaced.
-        index.check_encoder(loaded.fingerprint())
-        return Searcher(
-            loaded,
-            index,
-            BM25Searcher.load(lookup / BM25_FOLDER, mmap=True),
-            Documents.open(lookup),
-            info={"workspace": str(place)} | _about(index.metadata, found.index_manifest),
-            kept=kept,
-        )
+        while True:
+            try:
+                return _open_found(place, found, encoder, device)
+            except (OSError, RuntimeError, ValueError):
+                # Of two switches since it was found the second removes it: then another one is there.
+                before, found = found, find_readable(place)
+                if found == before:
+                    raise
 
     def encode(self, texts: Sequence[str]) -> NDArray[np.float32]:
         """Vectors float32[n, d] of texts, in their order."""
@@ -276,6 +262,32 @@ class Searcher:
             while len(self._filters) > _MAX_KEPT_FILTERS:
                 self._filters.popitem(last=False)
         return chosen
+
+
+def _open_found(place: Location, found: Readable, encoder: tuple[Path, str] | None, device: str) -> Searcher:
+    """The searcher of those versions of index and lookup; files of a remote workspace are copied first."""
+    kept = None if place.is_local else tempfile.TemporaryDirectory(prefix="tsdae-search-")
+    lookup = _local(found.lookup, LOOKUP_FOLDER, kept)
+    files = None
+    if found.lookup_manifest.counts["vectors"]:
+        files = VectorFiles.open(lookup / VECTORS_FOLDER, shard_bits=ROWS_PER_SHARD_BITS)
+    index = open_index(_local(found.index, INDEX_FOLDER, kept), full_vectors=files)
+    if encoder is None:
+        encoder_manifest = finished_manifest(place / "encoder", command="train")
+        folder = _local(place / "encoder", "encoder", kept)
+        encoder = folder, str(encoder_manifest.facts["encoder_fingerprint"])
+    index.check_encoder(encoder[1])
+    loaded = SentenceEncoder.load(encoder[0], device=device)
+    # What was recorded may not be what lies there: files can be replaced.
+    index.check_encoder(loaded.fingerprint())
+    return Searcher(
+        loaded,
+        index,
+        BM25Searcher.load(lookup / BM25_FOLDER, mmap=True),
+        Documents.open(lookup),
+        info={"workspace": str(place)} | _about(index.metadata, found.index_manifest),
+        kept=kept,
+    )
 
 
 def _local(place: Location, name: str, kept: tempfile.TemporaryDirectory[str] | None) -> Path:

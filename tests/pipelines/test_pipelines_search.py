@@ -3,6 +3,7 @@
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -11,7 +12,9 @@ from search_builders import make_rows, make_workspace
 from indexing.exact import exact_search, normalize_rows
 from indexing.fusion import FusionConfig, fuse
 from pipelines.errors import InputError
+from pipelines.readable import find_readable
 from pipelines.search import Searcher
+from pipelines.storage import Location
 from tests.pipelines.shard_builders import run_shards_here
 
 QUERY = "read a line of the file"
@@ -148,6 +151,19 @@ def test_an_unfinished_workspace_names_the_command_that_is_missing(tmp_path):
     (tmp_path / "work" / "lookup" / "manifest.json").unlink()
     with pytest.raises(InputError, match="tsdae lookup"):
         Searcher.open(str(tmp_path / "work"))
+
+
+@pytest.mark.usefixtures("_no_ray")
+def test_a_version_that_is_removed_while_it_is_opened_gives_way_to_a_newer_one(tmp_path, monkeypatch):
+    make_workspace(tmp_path)
+    there = find_readable(Location.parse(tmp_path))
+    removed = replace(there, index=there.index / "removed since it was found")
+    found = iter([removed, there])
+    monkeypatch.setattr("pipelines.search.find_readable", lambda _: next(found))
+    assert Searcher.open(str(tmp_path)).search([QUERY], 3)[0]
+    monkeypatch.setattr("pipelines.search.find_readable", lambda _: removed)
+    with pytest.raises((OSError, ValueError), match="removed since"):
+        Searcher.open(str(tmp_path))
 
 
 @pytest.mark.usefixtures("_no_ray")

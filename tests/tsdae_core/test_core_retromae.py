@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+from transformers import BertConfig
 
 from tsdae_core.objective import build_objective
 from tsdae_core.optim import OptimConfig, build_optimizer
@@ -263,3 +264,63 @@ def test_a_tokenizer_that_begins_texts_with_no_token_has_no_place_for_the_vector
     with pytest.raises(ValueError, match="this tokenizer adds none"):
         build_objective("retromae", tokenizer=tokenizer)
     build_objective("retromae", tokenizer=tokenizer, config=RetromaeConfig(decoding="basic"))
+
+
+def fill(module, order=None):
+    """Weights by a formula, so that another program can be given the same ones."""
+    with torch.no_grad():
+        for number, name in enumerate(order or sorted(name for name, _ in module.named_parameters())):
+            param = module.get_parameter(name)
+            wave = torch.sin(torch.arange(param.numel(), dtype=torch.float64) * 0.7 + number) * 0.3
+            param.copy_(wave.reshape(param.shape) + (1 if name.lower().endswith("norm.weight") else 0))
+
+
+def test_enhanced_decoding_has_the_loss_and_the_gradients_of_the_authors_program(tokenizer):
+    """Known values of RetroMAE's modules in FlagEmbedding 1.2.11, the authors' package, run with these
+    weights, tokens and selections; its two mean losses were multiplied by their 3 and 8 tokens and added."""
+    config = BertConfig(
+        vocab_size=256, hidden_size=16, num_hidden_layers=2, num_attention_heads=2, intermediate_size=24,
+        max_position_embeddings=40, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0,
+    )  # fmt: skip
+    encoder = core_builders.hf_encoder(config, tokenizer)
+    model = build_objective("retromae", tokenizer=tokenizer).build_model(encoder, seed=0).train()
+    backbone, head, layer = encoder.backbone, model.lm_head, model.layer
+    fill(backbone)
+    fill(layer)
+    fill(head, ["norm.bias", "norm.weight", "dense.bias", "dense.weight"])
+    with torch.no_grad():
+        head.bias.copy_(torch.cos(torch.arange(256.0)) * 0.2)
+    sums = model(known_batch())
+    assert sums.num_targets == 11
+    assert sums.loss_sum.item() == pytest.approx(63.703323, rel=1e-6)
+    sums.loss_sum.backward()
+    for owner, norm in ((backbone, 12.4620686), (layer, 1.6437064)):
+        assert grad_norm(owner.parameters()) == pytest.approx(norm, rel=1e-5)
+    parts = [*head.dense.parameters(), *head.norm.parameters()]
+    assert grad_norm(parts) == pytest.approx(15.8174496, rel=1e-5)
+
+
+def known_batch():
+    """Two sentences of 7 and 5 tokens; 3 words hidden from the encoder, and what each token sees."""
+    lengths, hidden = np.array([7, 5]), np.array([2, 4, 8])
+    ids = [[2, *((5 + (7 * i + 11 * b) % 43) for i in range(n - 2)), 3] for b, n in enumerate(lengths)]
+    ids = np.concatenate(ids)
+    shown = ids.copy()
+    shown[hidden] = 4
+    inner = np.array([1, 2, 3, 4, 5, 8, 9, 10])
+    squares = []
+    for sentence, length in enumerate(lengths):
+        row, column = np.indices((length, length))
+        seen = (column == 0) | (column == length - 1) | ((row * 5 + column * 3 + sentence) % 4 < 2)
+        squares.append((seen & (row != column)).reshape(-1))
+    return {
+        "row_ids": np.arange(2), "lengths": lengths, "input_ids": shown,
+        "target_places": hidden, "target_ids": ids[hidden],
+        "decoder_input_ids": ids, "decoder_lengths": lengths,
+        "decoder_target_places": inner, "decoder_target_ids": ids[inner],
+        "decoder_seen": np.packbits(np.concatenate(squares)),
+    }  # fmt: skip
+
+
+def grad_norm(params):
+    return torch.cat([param.grad.flatten() for param in params]).norm().item()

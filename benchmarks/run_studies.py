@@ -1,15 +1,22 @@
-"""Run all studies of configs/studies one after the other, then write one page of their results.
+"""Run all studies of configs/studies one after the other, keep their small files, write one page from them.
 
     python benchmarks/run_studies.py --size cpu --out docs/results.md variables.glove=/data/glove.6B.50d.txt
 
 Settings KEY=VALUE go to every study. The main table comes first, since others use its cells. Stopped and
 given again, it goes on where it was: cells that are there are not run again. A study that fails does not stop
 the others; the exit code is then 1. `--only` takes some of the studies, `--page-only` runs none.
+
+The small files are copied beside the page, for docs/results.md into docs/results/NAME. The page is made from
+these copies alone, of whatever studies are there, so it can be made again without workspace or data:
+
+    python benchmarks/run_studies.py --size cpu --page-only --out docs/results.md
 """
 
 from __future__ import annotations
 
 import argparse
+import json
+import shutil
 import subprocess
 import sys
 import time
@@ -18,7 +25,8 @@ from pathlib import Path
 
 from study_results import results_page
 
-from pipelines.study.raw import STUDY_FILE
+from pipelines.study.comparisons import KEPT_NAME
+from pipelines.study.raw import RAW_FOLDER, STUDY_FILE, trained_keys
 from pipelines.study.run_study import study_folder
 from pipelines.study.study_file import load_study
 
@@ -44,12 +52,24 @@ def command(name: str, *, size: str, overrides: Sequence[str]) -> list[str]:
     return [sys.executable, "-m", "pipelines", "study", str(_path(name)), "--size", size, *overrides]
 
 
-def write_page(names: Sequence[str], out: Path, *, size: str, overrides: Sequence[str]) -> int:
-    """Writes the page of those studies that have results; returns how many."""
-    places = [study_folder(load_study(_path(name), overrides, size=size), size) for name in names]
-    there = [place.local_path for place in places if (place / STUDY_FILE).exists()]
+def keep_small_files(source: Path, target: Path) -> None:
+    """Copies of a study's folder what its tables are made from, in place of what was there."""
+    shutil.rmtree(target, ignore_errors=True)
+    (target / RAW_FOLDER).mkdir(parents=True)
+    for name in (STUDY_FILE, KEPT_NAME):
+        shutil.copy(source / name, target / name)
+    for key in trained_keys(json.loads((source / STUDY_FILE).read_text())):
+        for place in sorted((source / RAW_FOLDER).glob(f"{key}*")):
+            shutil.copy(place, target / RAW_FOLDER / place.name)
+    for place in sorted((source / RAW_FOLDER).glob("task-*")):
+        shutil.copy(place, target / RAW_FOLDER / place.name)
+
+
+def write_page(out: Path) -> int:
+    """Writes the page of the studies whose small files are beside it; returns how many."""
+    folders = [out.with_suffix("") / name for name in ORDER]
+    there = [folder for folder in folders if (folder / STUDY_FILE).exists()]
     if there:
-        out.parent.mkdir(parents=True, exist_ok=True)
         out.write_text(results_page(there), encoding="utf-8")
     return len(there)
 
@@ -77,7 +97,10 @@ def main() -> int:
         ).returncode
         print(f"== {name}: exit code {code}, {(time.monotonic() - started_s) / 60:.1f} minutes", flush=True)
         failed += [name] * (code != 0)
-    num = write_page(names, given.out, size=given.size, overrides=given.overrides)
+        folder = study_folder(load_study(_path(name), given.overrides, size=given.size), given.size)
+        if (folder / KEPT_NAME).exists():
+            keep_small_files(folder.local_path, given.out.with_suffix("") / name)
+    num = write_page(given.out)
     print(f"{given.out}: {num} studies" + (f"; failed: {', '.join(failed)}" if failed else ""))
     return 1 if failed else 0
 

@@ -1,11 +1,27 @@
 """A tiny world for studies: a corpus of made-up words with two tasks, and a study over them."""
 
+import importlib.util
 import json
+import sys
+from pathlib import Path
 
 import numpy as np
 import yaml
 
 _WORDS = ["ba", "kori", "mi", "tula", "se", "rin", "po", "da", "lu", "fen"]
+
+
+def benchmark_module(name):
+    """A script of benchmarks as a module."""
+    folder = Path(__file__).parents[2] / "benchmarks"
+    sys.path.insert(0, str(folder))
+    try:
+        spec = importlib.util.spec_from_file_location(name, folder / f"{name}.py")
+        module = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(module)
+    finally:
+        sys.path.pop(0)
+    return module
 
 
 def write_world(folder):

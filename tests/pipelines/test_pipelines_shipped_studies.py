@@ -1,11 +1,10 @@
 """The shipped studies: every grid is whole in every size. Their cells run in test_pipelines_study."""
 
-import importlib.util
-import sys
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from study_builders import benchmark_module
 
 from pipelines.config_io import load_config, read_tree
 from pipelines.study.grid import cells_of
@@ -129,13 +128,7 @@ def test_a_corpus_size_is_seen_whole():
 
 
 def test_one_command_runs_all_studies():
-    sys.path.insert(0, str(ROOT / "benchmarks"))
-    try:
-        spec = importlib.util.spec_from_file_location("run_studies", ROOT / "benchmarks" / "run_studies.py")
-        module = importlib.util.module_from_spec(spec)
-        spec.loader.exec_module(module)
-    finally:
-        sys.path.pop(0)
+    module = benchmark_module("run_studies")
     assert sorted(module.ORDER) == [path.stem for path in SHIPPED]
     line = module.command("steps", size="toy", overrides=["a=b"])
     assert line[1:3] == ["-m", "pipelines"]

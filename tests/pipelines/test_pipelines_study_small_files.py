@@ -1,12 +1,12 @@
 """The small files of a study without running one: what is copied from a cell, kept, compared and shown."""
 
-import importlib.util
 import json
 from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from study_builders import benchmark_module
 
 from indexing.evaluation.pair_rows import PairRow, write_pair_rows
 from indexing.evaluation.rows import PerQueryRow, write_rows
@@ -206,10 +206,7 @@ def test_rows_come_back_in_order_and_labels_are_kept_once(tmp_path):
 
 
 def test_a_page_of_results_is_a_function_of_the_files(studied):
-    place = Path(__file__).parents[2] / "benchmarks" / "study_results.py"
-    spec = importlib.util.spec_from_file_location("study_results", place)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
+    module = benchmark_module("study_results")
     folder, _ = studied
     page = module.results_page([folder, folder])
     (folder / "comparisons.json").unlink()
@@ -221,3 +218,15 @@ def test_a_page_of_results_is_a_function_of_the_files(studied):
     assert " (70.0)" in page
     assert "| above | seen | +" in page
     assert str(folder) not in page
+
+
+def test_the_page_beside_copies_of_the_small_files_is_the_same(studied, tmp_path):
+    folder, _ = studied
+    module, out = benchmark_module("run_studies"), tmp_path / "results.md"
+    assert module.write_page(out) == 0
+    for _ in range(2):
+        module.keep_small_files(folder, tmp_path / "results" / "steps")
+    assert module.write_page(out) == 1
+    assert out.read_text() == benchmark_module("study_results").results_page([folder])
+    kept = sorted(place.name for place in (tmp_path / "results" / "steps" / "raw").iterdir())
+    assert kept == sorted(place.name for place in (folder / "raw").iterdir())

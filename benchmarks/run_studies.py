@@ -43,6 +43,7 @@ ORDER = (
     "pre-training",
     "order-of-phases",
     "checkpoint",
+    "tuned-start",
 )
 CONFIGS = Path(__file__).parents[1] / "configs" / "studies"
 

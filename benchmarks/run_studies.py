@@ -54,16 +54,18 @@ def command(name: str, *, size: str, overrides: Sequence[str]) -> list[str]:
 
 
 def keep_small_files(source: Path, target: Path) -> None:
-    """Copies of a study's folder what its tables are made from, in place of what was there."""
+    """Copies of a study's folder what its tables are made from, in place of what was there.
+
+    Not the scores by query and pair, which are larger: the tests over them are kept.
+    """
     shutil.rmtree(target, ignore_errors=True)
     (target / RAW_FOLDER).mkdir(parents=True)
     for name in (STUDY_FILE, KEPT_NAME):
         shutil.copy(source / name, target / name)
     for key in trained_keys(json.loads((source / STUDY_FILE).read_text())):
-        for place in sorted((source / RAW_FOLDER).glob(f"{key}*")):
+        place = source / RAW_FOLDER / f"{key}.json"
+        if place.exists():  # a cell that failed has none
             shutil.copy(place, target / RAW_FOLDER / place.name)
-    for place in sorted((source / RAW_FOLDER).glob("task-*")):
-        shutil.copy(place, target / RAW_FOLDER / place.name)
 
 
 def write_page(out: Path) -> int:

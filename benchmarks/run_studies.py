@@ -7,7 +7,8 @@ given again, it goes on where it was: cells that are there are not run again. A 
 the others; the exit code is then 1. `--only` takes some of the studies, `--page-only` runs none.
 
 The small files are copied beside the page, for docs/results.md into docs/results/NAME. The page is made from
-these copies alone, of whatever studies are there, so it can be made again without workspace or data:
+these copies alone, of whatever studies are there, and begins with about.txt beside them, if that is there. So
+it can be made again without workspace or data:
 
     python benchmarks/run_studies.py --size cpu --page-only --out docs/results.md
 """
@@ -70,10 +71,12 @@ def keep_small_files(source: Path, target: Path) -> None:
 
 def write_page(out: Path) -> int:
     """Writes the page of the studies whose small files are beside it; returns how many."""
-    folders = [out.with_suffix("") / name for name in ORDER]
-    there = [folder for folder in folders if (folder / STUDY_FILE).exists()]
+    folder = out.with_suffix("")
+    there = [folder / name for name in ORDER if (folder / name / STUDY_FILE).exists()]
+    about = folder / "about.txt"
     if there:
-        out.write_text(results_page(there), encoding="utf-8")
+        text = about.read_text(encoding="utf-8") if about.exists() else ""
+        out.write_text(results_page(there, about=text), encoding="utf-8")
     return len(there)
 
 

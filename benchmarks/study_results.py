@@ -24,7 +24,7 @@ from pipelines.study.results import build_report
 
 _HEAD = """# Results
 
-Made from the small files of the studies by `python benchmarks/study_results.py`; do not edit."""
+Made from the small files of studies by `benchmarks/study_results.py`; do not edit."""
 _STS = "stsb"
 _RANK_BELOW = 0.7
 
@@ -37,14 +37,17 @@ class _Study(NamedTuple):
     report: StudyReport
 
 
-def results_page(folders: Sequence[Path]) -> str:
+def results_page(folders: Sequence[Path], *, about: str = "") -> str:
     """The page, studies in the order given.
+
+    about: Markdown that goes before them: machine, data, what to keep in mind.
 
     Raises:
         InputError: a folder has no study.
     """
     studies = [_read(folder) for folder in folders]
-    lines = [_HEAD, "", *_verdicts(studies), *_sts_and_tasks(studies), study_legend("the baseline"), ""]
+    lines = [_HEAD, "", *([about.strip(), ""] if about else [])]
+    lines += [*_verdicts(studies), *_sts_and_tasks(studies), study_legend("the baseline"), ""]
     if any(study.report.choices for study in studies):
         lines += [CHOICES_LEGEND, ""]
     smallest: float | None = None

@@ -1,5 +1,6 @@
 """The shipped studies: every grid is whole in every size. Their cells run in test_pipelines_study."""
 
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -134,3 +135,9 @@ def test_one_command_runs_all_studies():
     line = module.command("steps", size="toy", overrides=["a=b"])
     assert line[1:3] == ["-m", "pipelines"]
     assert line[-3:] == ["--size", "toy", "a=b"]
+
+
+def test_the_published_page_is_what_the_small_files_beside_it_give(tmp_path):
+    shutil.copytree(ROOT / "docs" / "results", tmp_path / "results")
+    assert benchmark_module("run_studies").write_page(tmp_path / "results.md") > 0
+    assert (tmp_path / "results.md").read_text() == (ROOT / "docs" / "results.md").read_text()

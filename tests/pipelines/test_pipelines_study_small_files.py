@@ -227,6 +227,11 @@ def test_the_page_beside_copies_of_the_small_files_is_the_same(studied, tmp_path
     for _ in range(2):
         module.keep_small_files(folder, tmp_path / "results" / "steps")
     assert module.write_page(out) == 1
-    assert out.read_text() == benchmark_module("study_results").results_page([folder])
+    page = benchmark_module("study_results").results_page([folder])
+    assert out.read_text() == page
+    (tmp_path / "results" / "about.txt").write_text("On two cores.\n")
+    module.write_page(out)
+    _, first, *_ = page.split("\n\n")
+    assert out.read_text() == page.replace(first, f"{first}\n\nOn two cores.", 1)
     kept = sorted(place.name for place in (tmp_path / "results" / "steps" / "raw").iterdir())
     assert kept == sorted(place.name for place in (folder / "raw").glob("*.json"))

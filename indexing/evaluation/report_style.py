@@ -30,6 +30,13 @@ th:first-child,td:first-child{text-align:left}
 tbody th{font-weight:500;line-height:1.35;
 white-space:normal;min-width:9em;max-width:18em;overflow-wrap:anywhere}
 tbody tr:first-child th,tbody tr:first-child td{border-top:0}
+.wide{width:max-content;min-width:100%;max-width:calc(100vw - 48px);position:relative;left:50%;
+transform:translateX(-50%)}
+.wide thead th{white-space:normal;max-width:8em}
+.claims tbody th{min-width:14em;max-width:22em}
+.claims th,.claims td{text-align:left;white-space:normal}
+.claims td:nth-child(2){white-space:nowrap}
+.claims th:nth-last-child(-n+2),.claims td:nth-last-child(-n+2){text-align:right;white-space:nowrap}
 td .v{font-size:16px}
 td.best .v{font-weight:700}
 td .ci{display:block;font-size:12px;color:var(--faint);line-height:1.35}

@@ -200,9 +200,9 @@ def study_lines(table: StudyTable) -> tuple[list[str], list[list[str]]]:
 
 
 def _shown_columns(table: StudyTable) -> list[StudyColumn]:
-    """The columns, and behind them the mean where it is over more than one."""
+    """The columns, and before them the mean where it is over several: a wide table begins with it."""
     counted = [column for column in table.columns if column.in_mean]
-    return [*table.columns, *([StudyColumn(name=MEAN, measure="")] if len(counted) > 1 else [])]
+    return [*([StudyColumn(name=MEAN, measure="")] if len(counted) > 1 else []), *table.columns]
 
 
 def _head(column: StudyColumn, write: Callable[[str], str]) -> str:
@@ -259,7 +259,8 @@ def _html_claims(claims: Sequence[JudgedClaim]) -> str:
             f'<tr><th scope="row">{text}</th>' + "".join(f"<td>{other}</td>" for other in others) + "</tr>"
         )
     head = "".join(f'<th scope="col">{name}</th>' for name in CLAIM_HEADS)
-    return f'<div class="scroll"><table><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table></div>'
+    table = f"<table><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table>"
+    return f'<div class="scroll claims">{table}</div>'
 
 
 def _html_table(table: StudyTable) -> str:
@@ -271,7 +272,7 @@ def _html_table(table: StudyTable) -> str:
         cells = "".join(_html_cell(table, setting, column.name) for column in columns)
         rows += f'<tr><th scope="row">{escape(setting)}{tag}</th>{cells}</tr>'
     return (
-        f'<div class="scroll"><table><thead><tr><th scope="col">setting</th>{head}</tr></thead>'
+        f'<div class="scroll wide"><table><thead><tr><th scope="col">setting</th>{head}</tr></thead>'
         f"<tbody>{rows}</tbody></table></div>"
     )
 
